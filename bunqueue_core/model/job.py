@@ -1,0 +1,343 @@
+"""The job record and the input that makes one: data and pure rules, no I/O, no clock.
+
+Times are integer milliseconds since the epoch, durations integer milliseconds. Payloads (``data``, results) are MessagePack
+bytes (see :mod:`bunqueue_core.model.payload`).
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import Any, Final, Literal, TypedDict
+
+JobState = Literal[
+    "waiting", "prioritized", "delayed", "active", "waiting-children", "completed", "failed", "unknown", "paused"
+]
+
+#: Every state a job view may show, in the order in which counts list them.
+JOB_STATES: Final[tuple[JobState, ...]] = (
+    "waiting",
+    "prioritized",
+    "delayed",
+    "active",
+    "completed",
+    "failed",
+    "waiting-children",
+    "paused",
+)
+
+#: Entries that a timeline keeps; once full, later ones are dropped (the oldest tell how the job began).
+TIMELINE_LIMIT: Final = 20
+
+
+class Location:
+    """Where the engine holds a job. An id has exactly one; small integers, because the hot path compares them."""
+
+    READY: Final = 0  #: in its queue's ready or delayed set
+    GATED: Final = 1  #: waits for dependencies
+    PARKED: Final = 2  #: moved to waiting-children by hand, without unmet dependencies
+    ACTIVE: Final = 3  #: delivered, being processed
+    COMPLETED: Final = 4
+    DEAD: Final = 5  #: in the dead-letter queue
+    GONE: Final = 6  #: no longer known; containers skip such entries
+
+
+class BackoffConfig(TypedDict, total=False):
+    """``backoff`` in its object form: ``type`` names a strategy, ``delay`` and ``maxDelay`` are in ms."""
+
+    type: str
+    delay: int
+    maxDelay: int
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """What happens to a job that has ended: ``remove`` at once, or keep by ``age_ms`` and by ``count``.
+
+    ``None`` in a bound means that it does not apply. The wire shows :attr:`as_flag` (a boolean), as the reference does.
+    """
+
+    remove: bool = False
+    age_ms: int | None = None
+    count: int | None = None
+
+    @property
+    def as_flag(self) -> bool:
+        return self.remove or self.age_ms is not None or self.count is not None
+
+
+KEEP: Final = Retention()
+REMOVE: Final = Retention(remove=True)
+
+
+@dataclass(frozen=True, slots=True)
+class JobOptions:
+    """Options that never change after admission. Jobs with the same options may share one instance."""
+
+    max_attempts: int = 3
+    backoff_ms: int = 1000
+    backoff: BackoffConfig | None = None
+    ttl_ms: int | None = None
+    timeout_ms: int | None = None
+    stall_timeout_ms: int | None = None
+    lifo: bool = False
+    remove_on_complete: Retention = KEEP
+    remove_on_fail: Retention = KEEP
+    stack_trace_limit: int = 10
+    keep_logs: int | None = None
+    size_limit: int | None = None
+    fail_parent_on_failure: bool = False
+    remove_dependency_on_failure: bool = False
+    continue_parent_on_failure: bool = False
+    ignore_dependency_on_failure: bool = False
+    dedup_ttl_ms: int | None = None
+    dedup_extend: bool = False
+    dedup_replace: bool = False
+    dedup_scope: Literal["waiting", "unfinished", "window"] | None = None
+    debounce_id: str | None = None
+    debounce_ttl_ms: int | None = None
+    debounce_max_wait_ms: int | None = None
+    durable: bool = False
+    repeat: dict[str, Any] | None = None  #: camelCase keys as on the wire
+
+
+DEFAULT_OPTIONS: Final = JobOptions()
+
+
+class JobSpec:
+    """One job to be admitted: validated input, not yet decided upon (see ``model.options`` for the validation)."""
+
+    __slots__ = (
+        "children_ids",
+        "custom_id",
+        "data",
+        "delay",
+        "depends_on",
+        "group_id",
+        "group_max_size",
+        "name",
+        "options",
+        "parent_id",
+        "parent_queue",
+        "priority",
+        "tags",
+        "timestamp",
+        "unique_key",
+    )
+
+    def __init__(
+        self,
+        name: str = "default",
+        data: bytes | None = None,
+        options: JobOptions = DEFAULT_OPTIONS,
+        *,
+        priority: int = 0,
+        delay: int = 0,
+        timestamp: int | None = None,
+        custom_id: str | None = None,
+        unique_key: str | None = None,
+        group_id: str | None = None,
+        group_max_size: int | None = None,
+        depends_on: tuple[str, ...] = (),
+        parent_id: str | None = None,
+        parent_queue: str | None = None,
+        children_ids: tuple[str, ...] = (),
+        tags: tuple[str, ...] = (),
+    ) -> None:
+        self.name = name
+        self.data = data  #: encoded payload; None when the producer gave none
+        self.options = options
+        self.priority = priority
+        self.delay = delay  #: ms after ``timestamp``
+        self.timestamp = timestamp  #: becomes ``created_at``; None means now
+        self.custom_id = custom_id
+        self.unique_key = unique_key
+        self.group_id = group_id
+        self.group_max_size = group_max_size
+        self.depends_on = depends_on
+        self.parent_id = parent_id
+        self.parent_queue = parent_queue  #: set when the payload asks to be linked to ``parent_id`` (``__parentQueue``)
+        self.children_ids = children_ids
+        self.tags = tags
+
+
+class TimelineEntry(TypedDict, total=False):
+    """One step of a job's life. ``timestamp`` in epoch ms."""
+
+    state: str
+    timestamp: int
+    error: str
+    attempt: int
+    worker: str
+
+
+class AttemptRecord(TypedDict):
+    """One failed attempt, kept while the job lives and in its dead-letter entry. Times in epoch ms, ``duration`` in ms."""
+
+    attempt: int
+    startedAt: int
+    failedAt: int
+    reason: str
+    error: str | None
+    duration: int
+
+
+class Lease:
+    """A delivery's lock: who may finish the job, and until when."""
+
+    __slots__ = ("created_at", "expires_at", "owner", "renewals", "token", "ttl_ms")
+
+    def __init__(self, token: str, owner: str, created_at: int, ttl_ms: int) -> None:
+        self.token = token
+        self.owner = owner
+        self.created_at = created_at
+        self.ttl_ms = ttl_ms
+        self.expires_at = created_at + ttl_ms
+        self.renewals = 0
+
+
+class Job:
+    """A job and where it stands. Mutable: the engine owns it; whoever is handed one from a broker only reads it.
+
+    ``timeline`` is ``None`` while the job has only its admission entry (state ``admitted_as`` at ``admitted_at``): most
+    waiting jobs never need the list. Use :func:`timeline_of` to read it and :func:`append_timeline` to extend it.
+    """
+
+    __slots__ = (
+        "admitted_as",
+        "admitted_at",
+        "attempts",
+        "children_ids",
+        "completed_at",
+        "created_at",
+        "custom_id",
+        "data",
+        "depends_on",
+        "group_id",
+        "group_order",
+        "history",
+        "id",
+        "last_heartbeat",
+        "lease",
+        "location",
+        "name",
+        "options",
+        "parent_id",
+        "priority",
+        "progress",
+        "progress_message",
+        "queue",
+        "run_at",
+        "session",
+        "stacktrace",
+        "stall_count",
+        "started_at",
+        "stored",
+        "tags",
+        "timeline",
+        "unique_key",
+    )
+
+    def __init__(
+        self,
+        id: str,
+        queue: str,
+        name: str,
+        data: bytes | None,
+        options: JobOptions,
+        priority: int,
+        created_at: int,
+        run_at: int,
+        admitted_as: JobState,
+        admitted_at: int,
+    ) -> None:
+        self.id = id
+        self.queue = queue
+        self.name = name
+        self.data = data
+        self.options = options
+        self.priority = priority
+        self.created_at = created_at
+        self.run_at = run_at
+        self.admitted_as: JobState = admitted_as
+        self.admitted_at = admitted_at
+        self.started_at: int | None = None
+        self.completed_at: int | None = None
+        self.attempts = 0  #: failed attempts so far
+        self.stall_count = 0
+        self.last_heartbeat = created_at
+        self.progress: int | float = 0
+        self.progress_message: str | None = None
+        self.timeline: list[TimelineEntry] | None = None
+        self.stacktrace: list[str] | None = None
+        self.history: RetryHistory | None = None
+        self.custom_id: str | None = None
+        self.unique_key: str | None = None
+        self.group_id: str | None = None
+        self.group_order = 0  #: admission order inside the group; kept by retries
+        self.parent_id: str | None = None
+        self.depends_on: tuple[str, ...] = ()
+        self.children_ids: tuple[str, ...] = ()
+        self.tags: tuple[str, ...] = ()
+        self.lease: Lease | None = None
+        self.session: str | None = None  #: connection that would hand the job back when it closes
+        self.location = Location.READY
+        self.stored = False  #: a row of this generation is (or is about to be) in the journal
+
+    def snapshot(self) -> Job:
+        """Copy the job, so that a caller may keep it while the original goes on changing."""
+        other = copy.copy(self)
+        if self.timeline is not None:
+            other.timeline = list(self.timeline)
+        return other
+
+    def __repr__(self) -> str:
+        return f"Job(id={self.id!r}, queue={self.queue!r}, name={self.name!r}, attempts={self.attempts})"
+
+
+class RetryHistory:
+    """Failed attempts of a live job, and what its dead-letter entry carried when it was retried from there."""
+
+    __slots__ = ("attempts", "entered_at", "expires_at", "last_retry_at", "next_retry_at", "retry_count")
+
+    def __init__(self) -> None:
+        self.attempts: list[AttemptRecord] = []
+        self.entered_at: int | None = None
+        self.expires_at: int | None = None
+        self.retry_count = 0
+        self.last_retry_at: int | None = None
+        self.next_retry_at: int | None = None
+
+
+def admission_entry(job: Job) -> TimelineEntry:
+    """The timeline's first entry."""
+    return {"state": job.admitted_as, "timestamp": job.admitted_at}
+
+
+def timeline_of(job: Job) -> list[TimelineEntry]:
+    """The job's timeline, at most :data:`TIMELINE_LIMIT` entries, oldest first."""
+    return job.timeline if job.timeline is not None else [admission_entry(job)]
+
+
+def append_timeline(job: Job, entry: TimelineEntry) -> None:
+    """Add ``entry`` unless the timeline is full."""
+    timeline = job.timeline
+    if timeline is None:
+        timeline = job.timeline = [admission_entry(job)]
+    if len(timeline) < TIMELINE_LIMIT:
+        timeline.append(entry)
+
+
+def ready_state(job: Job, now: int) -> JobState:
+    """State of a job in its queue's run set at ``now`` (epoch ms): delayed, prioritized or waiting."""
+    if job.run_at > now:
+        return "delayed"
+    return "prioritized" if job.priority > 0 else "waiting"
+
+
+def failed_reason(job: Job) -> str | None:
+    """Error text of the newest failed timeline entry that has one."""
+    for entry in reversed(job.timeline or ()):
+        if entry["state"] == "failed" and entry.get("error"):
+            return entry["error"]
+    return None

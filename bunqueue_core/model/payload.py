@@ -1,0 +1,147 @@
+"""Payloads: job data and results as MessagePack, encoded once and carried as bytes.
+
+What a client sends is packed when it is admitted; the same bytes are stored, journaled and sent to the
+worker, so that no layer between encodes them again. The encoding is the one that every published client understands
+(``spec/protocol.md`` 3.1): integers that need more than 32 bits go out as float64 as long as that is exact
+(up to 2**53), as 64-bit integers beyond. :func:`decode` gives back the integers.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgpack
+
+from bunqueue_core.model.errors import SerializationError, ValidationError
+
+#: The encoded null: a stored ``None`` result is not the same as no result.
+NULL = b"\xc0"
+
+#: MessagePack extension type by which the JavaScript codec writes ``undefined``.
+UNDEFINED_EXT = 0
+
+#: Longest chain of containers in one payload; deeper input is refused before it can exhaust a stack.
+MAX_DEPTH = 500
+
+#: JSON text of job data may have this many characters (10 MB), as in the reference.
+MAX_DATA_CHARACTERS = 10 * 1024 * 1024
+
+_EXACT_FLOAT = 2**53
+_WIDE_INTEGER = re.compile(rb"[\xcf\xd3]")
+_WIDE_FLOAT = b"\xcb"
+
+_packer_options: dict[str, Any] = {"use_bin_type": True, "datetime": False}
+
+
+class Packer:
+    """Packs values for the wire and for storage. One instance belongs to one thread at a time.
+
+    ``pack`` raises :class:`SerializationError` that says what cannot be packed.
+    """
+
+    __slots__ = ("_packer",)
+
+    def __init__(self) -> None:
+        self._packer = msgpack.Packer(autoreset=True, **_packer_options)
+
+    def pack(self, value: Any) -> bytes:
+        """Encode ``value``; integers outside 32 bits become float64 where that is exact."""
+        try:
+            blob: bytes = self._packer.pack(value)
+        except (TypeError, ValueError, OverflowError, RecursionError, UnicodeEncodeError) as error:
+            self._packer = msgpack.Packer(autoreset=True, **_packer_options)
+            raise SerializationError(_explain(value, error)) from None
+        if _WIDE_INTEGER.search(blob) is not None:
+            # The two markers also occur inside strings: look at the values only then.
+            return self._packer.pack(_narrow(value))  # type: ignore[no-any-return]
+        return blob
+
+
+def _narrow(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {_narrow(k) if isinstance(k, int) else k: _narrow(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_narrow(item) for item in value]
+    if isinstance(value, int) and not isinstance(value, bool):
+        if -(2**31) <= value < 2**32:
+            return value
+        if -_EXACT_FLOAT <= value <= _EXACT_FLOAT:
+            return float(value)
+    return value
+
+
+def _explain(value: Any, error: BaseException, path: str = "$", seen: tuple[int, ...] = ()) -> str:
+    """Find the part of ``value`` that cannot be packed and say which and where."""
+    if len(seen) > MAX_DEPTH:
+        return f"nesting at {path[:80]} exceeds {MAX_DEPTH} levels"
+    if isinstance(value, dict | list | tuple):
+        if id(value) in seen:
+            return f"cyclic container at {path}"
+        seen = (*seen, id(value))
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        for key, item in items:
+            where = f"{path}.{key}" if isinstance(value, dict) else f"{path}[{key}]"
+            found = _explain(item, error, where, seen)
+            if found:
+                return found
+        if path != "$":
+            return ""
+    elif isinstance(value, int) and not -(2**63) <= value < 2**64:
+        return f"integer at {path} exceeds 64 bits"
+    elif isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            return f"string at {path} is not well-formed Unicode"
+    elif value is not None and not isinstance(value, bool | int | float | bytes | bytearray | msgpack.ExtType):
+        return f"value at {path} of type {type(value).__name__} cannot be encoded"
+    return f"value cannot be encoded: {error}" if path == "$" else ""
+
+
+def _ext_hook(code: int, data: bytes) -> Any:
+    if code == UNDEFINED_EXT:
+        return None
+    return msgpack.ExtType(code, data)
+
+
+def decode(blob: bytes) -> Any:
+    """Decode a payload for a Python program.
+
+    Integral float64 values beyond 32 bits come back as the integers that they were (see the module's head), the JavaScript
+    codec's ``undefined`` as ``None``, maps with keys of any hashable type.
+    """
+    value = msgpack.unpackb(blob, strict_map_key=False, ext_hook=_ext_hook)
+    return _widen(value) if _WIDE_FLOAT in blob else value
+
+
+def _widen(value: Any) -> Any:
+    if isinstance(value, float):
+        if (value >= 2**31 or value < -(2**31)) and abs(value) <= _EXACT_FLOAT and value.is_integer():
+            return int(value)
+        return value
+    if isinstance(value, dict):
+        return {k: _widen(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_widen(item) for item in value]
+    return value
+
+
+def check_size(blob: bytes) -> None:
+    """Refuse job data whose JSON text exceeds 10 MB.
+
+    Raises:
+        ValidationError: ``Job data too large (max 10MB)``.
+    """
+    # A JSON text is at least as long as half its MessagePack and, for float64 values, up to 3 times as long; strings
+    # may grow sixfold by escapes. Only near the bound is the text really written.
+    if len(blob) * 6 <= MAX_DATA_CHARACTERS:
+        return
+    import json
+
+    try:
+        text = json.dumps(decode(blob), separators=(",", ":"), ensure_ascii=False, default=lambda _: None)
+    except (TypeError, ValueError, RecursionError):
+        raise ValidationError("Job data must be JSON serializable") from None
+    if len(text) > MAX_DATA_CHARACTERS:
+        raise ValidationError("Job data too large (max 10MB)")

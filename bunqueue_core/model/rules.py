@@ -1,0 +1,89 @@
+"""Rules that every driver shares: back-off, stack traces, names. Pure functions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from bunqueue_core.model.errors import ValidationError
+
+if TYPE_CHECKING:
+    from bunqueue_core.model.job import JobOptions
+    from bunqueue_core.plugins.drivers import BackoffStrategy
+
+#: No retry waits longer than this, ms; applied after the jitter (``spec/engine.md`` 11.3).
+MAX_BACKOFF_MS: Final = 3_600_000
+
+#: Stack lines taken from one failure before the job's own limit applies.
+MAX_STACK_LINES: Final = 100
+
+_QUEUE_NAME = re.compile(r"[a-zA-Z0-9_\-.:]+")
+
+
+def fixed_backoff(delay_ms: int, attempts: int, random: Callable[[], float]) -> float:
+    """``delay × U(0.8, 1.2)``."""
+    return delay_ms * (0.8 + 0.4 * random())
+
+
+def exponential_backoff(delay_ms: int, attempts: int, random: Callable[[], float]) -> float:
+    """``delay × 2^attempts × U(0.5, 1.5)``; ``attempts`` counts the failure at hand."""
+    return delay_ms * 2.0 ** min(attempts, 64) * (0.5 + random())
+
+
+#: Strategies of the core by the name that a job's ``backoff.type`` gives.
+BACKOFF_STRATEGIES: Final[Mapping[str, BackoffStrategy]] = {
+    "fixed": fixed_backoff,
+    "exponential": exponential_backoff,
+}
+
+
+def backoff_delay(
+    options: JobOptions, attempts: int, random: Callable[[], float], strategies: Mapping[str, BackoffStrategy]
+) -> int:
+    """Delay in ms before the next run after failure number ``attempts``.
+
+    A plain number is the base of the exponential strategy. The cap is ``backoff.maxDelay`` where given, never more than an hour.
+    """
+    config = options.backoff
+    if config is None:
+        delay = exponential_backoff(options.backoff_ms, attempts, random)
+        cap = MAX_BACKOFF_MS
+    else:
+        strategy = strategies.get(config["type"], exponential_backoff)
+        delay = strategy(config["delay"], attempts, random)
+        cap = min(MAX_BACKOFF_MS, config.get("maxDelay", MAX_BACKOFF_MS))
+    return max(0, min(int(delay), cap))
+
+
+def stack_lines(stack: object, limit: int) -> list[str] | None:
+    """Lines of a stack trace to keep: strings only, trimmed, blanks dropped, the first ``limit``; None if none is left."""
+    if not isinstance(stack, list):
+        return None
+    lines = [line.strip() for line in stack[:MAX_STACK_LINES] if isinstance(line, str)]
+    kept = [line for line in lines if line][: max(0, limit)]
+    return kept or None
+
+
+def check_queue_name(name: Any) -> str:
+    """Return ``name`` if it is a queue name: 1..256 of letters, digits, ``_ - . :``.
+
+    Raises:
+        ValidationError: with the text that the wire protocol prescribes.
+    """
+    if name is None or name == "":
+        raise ValidationError("Queue name is required")
+    if not isinstance(name, str):
+        raise ValidationError("Queue name must be a string")
+    if len(name) > 256:
+        raise ValidationError("Queue name too long (max 256 characters)")
+    if _QUEUE_NAME.fullmatch(name) is None:
+        raise ValidationError("Queue name contains invalid characters")
+    return name
+
+
+def check_job_name(name: Any) -> str:
+    """Return ``name`` if it is a job name: a string of 1..256 characters."""
+    if not isinstance(name, str) or not 1 <= len(name) <= 256:
+        raise ValidationError("Job name must be a non-empty string of at most 256 characters")
+    return name

@@ -1,0 +1,160 @@
+"""What a plugin hands over through the hooks: drivers, targets, kinds, strategies and sinks, as plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+
+from bunqueue_core.model.ports import Ports
+
+if TYPE_CHECKING:
+    from bunqueue_core.broker.protocol import Broker, Capabilities
+    from bunqueue_core.model.requests import Event
+    from bunqueue_core.storage.journal import Journal
+
+
+class SettingsModel(BaseModel):
+    """Base of every settings model: camelCase and snake_case keys, unknown keys refused, values fixed once validated."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        alias_generator=to_camel,
+        validate_by_name=True,
+        validate_by_alias=True,
+        hide_input_in_errors=True,
+    )
+
+
+class StorageSettings(SettingsModel):
+    """Base of a storage driver's settings. A driver narrows ``driver`` to ``Literal["its name"]`` with that default."""
+
+    driver: str
+
+
+class JournalSettings(StorageSettings):
+    """Settings that every journal driver shares, because the core's engine reads them."""
+
+    max_completed_jobs: int = Field(
+        default=50_000, ge=1, description="Completed jobs kept in memory; it bounds memory only, not what is stored."
+    )
+    completed_retention_ms: int | None = Field(
+        default=None, ge=0, description="Delete completed jobs this many ms after completion; None keeps them."
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class OpenContext:
+    """What the core hands to a driver that is opened.
+
+    Attributes:
+        ports: clock, ids and randomness.
+        version: version of the server, for registries.
+        role: ``server`` or ``embedded``.
+        log: writes one log record: level, message, fields.
+    """
+
+    ports: Ports
+    version: str
+    role: Literal["server", "embedded"]
+    log: Callable[..., None]
+
+
+@dataclass(frozen=True, slots=True)
+class JournalDriver:
+    """A storage driver that stores what the core's engine decides.
+
+    Attributes:
+        name: value of ``storage.driver`` that selects it.
+        settings: its settings model.
+        capabilities: what a broker on it offers.
+        open: gives the (not yet opened) journal, or None where there is nothing to keep (memory).
+        describe: one line for people: what is used, without secrets.
+        identity: what makes two openings in one process the same storage (a resolved path); None: never the same.
+    """
+
+    name: str
+    settings: type[JournalSettings]
+    capabilities: Capabilities
+    open: Callable[[Any, OpenContext], Journal | None]
+    describe: Callable[[Any], str]
+    identity: Callable[[Any], str | None] = lambda _: None
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerDriver:
+    """A storage driver that is authoritative itself. Attributes as :class:`JournalDriver`; ``open`` gives a broker."""
+
+    name: str
+    settings: type[StorageSettings]
+    capabilities: Capabilities
+    open: Callable[[Any, OpenContext], Broker]
+    describe: Callable[[Any], str]
+
+
+StorageDriver = JournalDriver | BrokerDriver
+
+
+class BackupStore(Protocol):
+    """An opened backup target: objects by key under the target's own prefix."""
+
+    def put(self, key: str, chunks: Any, *, size: int | None = None) -> None:
+        """Publish an object atomically: it is there whole, or not at all."""
+
+    def get(self, key: str) -> Any:
+        """Iterate over the object's bytes in chunks."""
+
+    def list(self) -> Sequence[tuple[str, int, int]]:
+        """(key, size in bytes, modified at in epoch ms) of every object."""
+
+    def delete(self, key: str) -> None:
+        """Remove the object; a missing one is no error."""
+
+
+@dataclass(frozen=True, slots=True)
+class BackupTarget:
+    """A place for backups. ``name`` is the value of ``backup.target``; ``open`` gives the store."""
+
+    name: str
+    settings: type[SettingsModel]
+    open: Callable[[Any, OpenContext], BackupStore]
+
+
+class Schedule(Protocol):
+    """A parsed schedule."""
+
+    def next_after(self, instant_ms: int) -> int | None:
+        """The first run strictly after ``instant_ms`` (both epoch ms); None if there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleKind:
+    """A way to say when. ``field`` is the scheduler's field that selects it (``schedule``, ``repeatEvery``).
+
+    ``parse`` takes the field's value and a time-zone name (or None) and raises
+    :class:`~bunqueue_core.model.errors.ValidationError`.
+    """
+
+    name: str
+    field: str
+    parse: Callable[[Any, str | None], Schedule]
+
+
+#: (base delay in ms, attempts so far counting this failure, random float source in [0, 1)) → delay in ms before the next run.
+BackoffStrategy = Callable[[int, int, Callable[[], float]], float]
+
+
+class EventSink(Protocol):
+    """Receives every event. Runs isolated from the broker: its failures and slowness are counted, never felt."""
+
+    name: str
+
+    def write(self, events: Sequence[Event]) -> None:
+        """Take a batch, in order. May block; runs on the sink's own thread."""
+
+    def close(self) -> None:
+        """Flush and end."""
