@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
@@ -15,6 +15,31 @@ if TYPE_CHECKING:
     from bunqueue_core.broker.protocol import Broker, Capabilities
     from bunqueue_core.model.requests import Event
     from bunqueue_core.storage.journal import Journal
+
+
+class Env:
+    """Names the environment variables of a settings field, in their order; the first that is set decides.
+
+    Use it in ``Annotated``. Without it a field of a storage driver is read from ``BUNQUEUE_<DRIVER>_<FIELD>``.
+    """
+
+    __slots__ = ("names",)
+
+    def __init__(self, *names: str) -> None:
+        self.names = names
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """The unit of a number whose field name does not end in it (``ms``, ``bytes``). Use it in ``Annotated``."""
+
+    name: Literal["ms", "bytes", "mb"]
+
+
+class Secret:
+    """Marks a field whose value is never shown. Use it in ``Annotated``; a pydantic ``SecretStr`` needs no mark."""
+
+    __slots__ = ()
 
 
 class SettingsModel(BaseModel):
@@ -39,11 +64,16 @@ class StorageSettings(SettingsModel):
 class JournalSettings(StorageSettings):
     """Settings that every journal driver shares, because the core's engine reads them."""
 
-    max_completed_jobs: int = Field(
+    max_completed_jobs: Annotated[int, Env("BUNQUEUE_MAX_COMPLETED_JOBS", "MAX_COMPLETED_JOBS")] = Field(
         default=50_000, ge=1, description="Completed jobs kept in memory; it bounds memory only, not what is stored."
     )
-    completed_retention_ms: int | None = Field(
-        default=None, ge=0, description="Delete completed jobs this many ms after completion; None keeps them."
+    completed_retention_ms: Annotated[int | None, Env("BUNQUEUE_COMPLETED_RETENTION_MS", "COMPLETED_RETENTION_MS")] = (
+        Field(
+            default=None,
+            ge=0,
+            le=2**53 - 1,
+            description="Delete completed jobs this many ms after completion; None keeps them.",
+        )
     )
 
 
