@@ -1,0 +1,22 @@
+"""What ships with the core, registered through the same hooks as any other plugin."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from bunqueue_core.model.rules import BACKOFF_STRATEGIES
+from bunqueue_core.plugins.drivers import BackoffStrategy, StorageDriver
+from bunqueue_core.plugins.hookspecs import hookimpl
+from bunqueue_core.storage.memory import MEMORY_DRIVER
+
+
+@hookimpl
+def bunqueue_storage_drivers() -> Iterable[StorageDriver]:
+    """``memory``: the engine without a journal."""
+    return [MEMORY_DRIVER]
+
+
+@hookimpl
+def bunqueue_backoff_strategies() -> Mapping[str, BackoffStrategy]:
+    """``fixed`` and ``exponential``."""
+    return BACKOFF_STRATEGIES
