@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Annotated, Self
 from urllib.parse import urlsplit
 
-from bunqueue_core.plugins import Env, Secret, SettingsModel
 from pydantic import Field, field_validator, model_validator
+
+from bunqueue_core.plugins import Env, Secret, SettingsModel
 
 
 def _variables(name: str) -> Env:
