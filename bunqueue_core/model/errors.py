@@ -45,10 +45,14 @@ class PluginError(ConfigurationError):
 
 
 class CommandError(BunqueueError):
-    """The broker refused a command; ``str(error)`` is exactly the text on the wire."""
+    """The broker refused a command; ``str(error)`` is exactly the text on the wire.
+
+    ``position`` is set where one member of a bulk is at fault: the wire then puts ``jobs[<position>]: `` before the text.
+    """
 
     code = "BQ-COMMAND"
     http_status = 400
+    position: int | None = None
 
 
 class ValidationError(CommandError, ValueError):

@@ -213,6 +213,7 @@ class Job:
         "custom_id",
         "data",
         "depends_on",
+        "dirty",
         "group_id",
         "group_order",
         "history",
@@ -235,7 +236,9 @@ class Job:
         "stored",
         "tags",
         "timeline",
+        "timer",
         "unique_key",
+        "where",
     )
 
     def __init__(
@@ -283,6 +286,9 @@ class Job:
         self.session: str | None = None  #: connection that would hand the job back when it closes
         self.location = Location.READY
         self.stored = False  #: a row of this generation is (or is about to be) in the journal
+        self.dirty = 0  #: the engine's mark of what the next commit writes of it
+        self.where = 0  #: the engine's mark of the container that holds an entry for it
+        self.timer = 0  #: slot of its deadline while it is active
 
     def snapshot(self) -> Job:
         """Copy the job, so that a caller may keep it while the original goes on changing."""
@@ -298,7 +304,7 @@ class Job:
 class RetryHistory:
     """Failed attempts of a live job, and what its dead-letter entry carried when it was retried from there."""
 
-    __slots__ = ("attempts", "entered_at", "expires_at", "last_retry_at", "next_retry_at", "retry_count")
+    __slots__ = ("attempts", "entered_at", "expires_at", "last_retry_at", "losses", "next_retry_at", "retry_count")
 
     def __init__(self) -> None:
         self.attempts: list[AttemptRecord] = []
@@ -307,6 +313,7 @@ class RetryHistory:
         self.retry_count = 0
         self.last_retry_at: int | None = None
         self.next_retry_at: int | None = None
+        self.losses = 0  #: deliveries in a row whose worker vanished without an outcome
 
 
 def admission_entry(job: Job) -> TimelineEntry:

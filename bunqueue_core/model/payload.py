@@ -1,8 +1,8 @@
 """Payloads: job data and results as MessagePack, encoded once and carried as bytes.
 
 What a client sends is packed when it is admitted; the same bytes are stored, journaled and sent to the
-worker, so that no layer between encodes them again. The encoding is the one that every published client understands
-(``spec/protocol.md`` 3.1): integers that need more than 32 bits go out as float64 as long as that is exact
+worker, so that no layer between encodes them again. The encoding is the one that every published client understands:
+integers that need more than 32 bits go out as float64 as long as that is exact
 (up to 2**53), as 64-bit integers beyond. :func:`decode` gives back the integers.
 """
 
@@ -17,6 +17,14 @@ from bunqueue_core.model.errors import SerializationError, ValidationError
 
 #: The encoded null: a stored ``None`` result is not the same as no result.
 NULL = b"\xc0"
+
+
+
+class Packed(bytes):
+    """An encoded payload where a plain value could stand too (an event's ``data``): encoders splice it in as it is."""
+
+    __slots__ = ()
+
 
 #: MessagePack extension type by which the JavaScript codec writes ``undefined``.
 UNDEFINED_EXT = 0

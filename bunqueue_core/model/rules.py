@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from bunqueue_core.model.job import JobOptions
     from bunqueue_core.plugins.drivers import BackoffStrategy
 
-#: No retry waits longer than this, ms; applied after the jitter (``spec/engine.md`` 11.3).
+#: No retry waits longer than this, ms; applied after the jitter.
 MAX_BACKOFF_MS: Final = 3_600_000
 
 #: Stack lines taken from one failure before the job's own limit applies.

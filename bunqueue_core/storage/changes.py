@@ -7,7 +7,7 @@ removed between two commits is never in one; a job appears in at most one of ``r
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 #: Columns of the ``jobs`` table that every row fills; the rest of :data:`JOB_COLUMNS` often has its default.
 PLAIN_COLUMNS: Final = ("id", "queue", "name", "data", "priority", "created_at", "run_at", "state")
@@ -66,6 +66,29 @@ class JobRow(NamedTuple):
     run_at: int
     state: str
     rest: tuple[Any, ...] | None = None
+
+
+class StoredJobLike(Protocol):
+    """What reading a row needs: the fields of :class:`JobRow`; ``rest`` None means all defaults."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def queue(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def data(self) -> bytes | None: ...
+    @property
+    def priority(self) -> int: ...
+    @property
+    def created_at(self) -> int: ...
+    @property
+    def run_at(self) -> int: ...
+    @property
+    def state(self) -> str: ...
+    @property
+    def rest(self) -> tuple[Any, ...] | None: ...
 
 
 class MoveRow(NamedTuple):
@@ -221,5 +244,61 @@ CRON_TABLE: Final = Table(
     order=("name",),
 )
 
+#: Proofs that a job completed whose row is gone (removed on completion), for jobs that depend on it.
+PROOF_TABLE: Final = Table(
+    "dependency_completions",
+    (("job_id", "TEXT"), ("queue", "TEXT"), ("completed_at", "INTEGER")),
+    order=("completed_at", "job_id"),
+)
+
+#: Failures of children that a parent carries on with (``mode`` continue, ignore).
+FLOW_FAILURE_TABLE: Final = Table(
+    "flow_failures",
+    (
+        ("parent_id", "TEXT"),
+        ("child_id", "TEXT"),
+        ("child_queue", "TEXT"),
+        ("mode", "TEXT"),
+        ("error", "TEXT"),
+        ("created_at", "INTEGER"),
+    ),
+    key=2,
+    order=("created_at", "parent_id", "child_id"),
+)
+
+#: Stored policies of groups.
+GROUP_TABLE: Final = Table(
+    "group_state",
+    (
+        ("queue", "TEXT"),
+        ("group_id", "TEXT"),
+        ("rate_limit", "INTEGER"),
+        ("rate_duration", "INTEGER"),
+        ("concurrency_limit", "INTEGER"),
+        ("paused", "INTEGER"),
+    ),
+    key=2,
+    order=("queue", "group_id"),
+)
+
+#: Log lines of jobs, packed per job.
+LOG_TABLE: Final = Table("job_logs", (("job_id", "TEXT"), ("logs", "BLOB")), order=("job_id",))
+
+#: Webhooks; ``entry`` is packed.
+WEBHOOK_TABLE: Final = Table("webhooks", (("id", "TEXT"), ("entry", "BLOB")), order=("id",))
+
+#: Lifetime counters and minute buckets of a queue, packed.
+METRICS_TABLE: Final = Table(
+    "queue_metrics", (("queue", "TEXT"), ("type", "TEXT"), ("entry", "BLOB")), key=2, order=("queue",)
+)
+
 #: Every further table; drivers create them all.
-TABLES: Final[tuple[Table, ...]] = (CRON_TABLE,)
+TABLES: Final[tuple[Table, ...]] = (
+    CRON_TABLE,
+    PROOF_TABLE,
+    FLOW_FAILURE_TABLE,
+    GROUP_TABLE,
+    LOG_TABLE,
+    WEBHOOK_TABLE,
+    METRICS_TABLE,
+)

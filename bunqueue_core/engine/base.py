@@ -1,0 +1,354 @@
+"""State shared by all verbs of the engine, and the steps they are made of.
+
+The engine is synchronous and pure: no I/O, no clock, no ids or randomness of its own. ``now`` (epoch ms) comes with each call, the rest
+through :class:`~bunqueue_core.model.ports.Ports`. A verb raises a typed error before it changes anything, or changes everything it says.
+Whoever calls it holds the one lock that guards it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from bunqueue_core.engine.deadlines import Agenda, JobTimers
+from bunqueue_core.engine.marks import Marks
+from bunqueue_core.engine.queue import QueueState, UniqueKey
+from bunqueue_core.engine.ready import NOWHERE
+from bunqueue_core.model.errors import LeaseLost, NotFound
+from bunqueue_core.model.job import Job, Location, RetryHistory, admission_entry, append_timeline, ready_state
+from bunqueue_core.model.ports import Ports
+from bunqueue_core.model.requests import DlqEntry, DlqReason, Event
+from bunqueue_core.model.rules import BACKOFF_STRATEGIES, backoff_delay
+from bunqueue_core.storage.changes import QueueRow
+from bunqueue_core.storage.records import dlq_config_map
+
+if TYPE_CHECKING:
+    from bunqueue_core.plugins.drivers import BackoffStrategy
+
+#: A silent job is stalled only after two looks, this many ms apart, so that one late heartbeat costs nothing.
+STALL_CONFIRM_MS: Final = 5_000
+
+#: Prefix of the deduplication key of jobs that a schedule makes; such a job is dropped, not retried, when its delivery is lost.
+CRON_KEY_PREFIX: Final = "cron:"
+
+
+@dataclass(slots=True)
+class EngineSettings:
+    """Bounds of the engine.
+
+    Attributes:
+        max_completed_jobs: completed jobs kept in memory; also the number of unpinned completion proofs and retired leases.
+        max_results: results kept in memory (more are read from the journal where there is one).
+        persistent: a journal keeps what memory lets go.
+        strategies: back-off strategies by name.
+    """
+
+    max_completed_jobs: int = 50_000
+    max_results: int = 10_000
+    persistent: bool = False
+    strategies: Mapping[str, BackoffStrategy] = field(default_factory=lambda: BACKOFF_STRATEGIES)
+
+
+@dataclass(slots=True)
+class Totals:
+    """Counters since start."""
+
+    pushed: int = 0
+    pulled: int = 0
+    completed: int = 0
+    failed: int = 0
+
+
+class EngineBase:
+    """State and shared steps. Verbs live in the classes that derive from it, one module a family."""
+
+    def __init__(self, ports: Ports, settings: EngineSettings, *, journaled: bool) -> None:
+        self.ports = ports
+        self.settings = settings
+        self.marks = Marks(journaled)
+        self.jobs: dict[str, Job] = {}  #: every job that memory holds, by id
+        self.queues: dict[str, QueueState] = {}  #: in order of first appearance
+        self.timers = JobTimers()
+        self.agenda = Agenda()
+        self.events: list[Event] = []
+        self.listening = False  #: somebody wants events
+        self.woken: dict[str, None] = {}  #: queues with parked pulls where something became claimable
+        self.sessions: dict[str, dict[str, Job]] = {}
+        self.custom_ids: dict[str, str] = {}
+        self.results: dict[str, bytes] = {}
+        self.completed_order: deque[Job] = deque()
+        self.completed_in_memory = 0
+        self.dependents: dict[str, dict[str, None]] = {}  #: jobs gated by an unmet dependency, by that dependency
+        self.proofs: dict[str, str] = {}  #: completed jobs whose record is gone, with their queue; oldest first
+        self.child_failures: dict[str, dict[str, tuple[str, str]]] = {}  #: parent → child → (mode, error)
+        self.retired_tokens: dict[str, str] = {}  #: token of a lease that the engine ended → job id
+        self.retired_jobs: dict[str, int | None] = {}  #: job id → started_at of an unlocked generation that timed out
+        self.finished_waits: dict[str, None] = {}  #: jobs that ended since the broker last looked, for WaitJob
+        self.totals = Totals()
+        self.next_dlq_id = 1
+
+    # -- queues -------------------------------------------------------------------------------------------------------
+
+    def queue(self, name: str) -> QueueState:
+        """The queue, registered if it is new."""
+        queue = self.queues.get(name)
+        if queue is None:
+            queue = self.queues[name] = QueueState(name)
+        return queue
+
+    def wake(self, queue: QueueState) -> None:
+        """Something may have become claimable."""
+        if queue.waiters:
+            self.woken[queue.name] = None
+
+    def mark_queue(self, queue: QueueState) -> None:
+        """Have the queue's controls written."""
+        if not self.marks.enabled:
+            return
+        if queue.default_controls:
+            self.marks.queue(queue.name, None)
+            return
+        rate, stall = queue.rate, queue.stall
+        self.marks.queue(
+            queue.name,
+            QueueRow(
+                name=queue.name,
+                paused=int(queue.paused),
+                rate_limit=rate.limit if rate is not None else None,
+                concurrency_limit=_whole(queue.concurrency.limit) if queue.concurrency is not None else None,
+                rate_limit_duration=rate.duration_ms if rate is not None else None,
+                rate_limit_expires_at=rate.expires_at if rate is not None else None,
+                stall_enabled=int(stall.enabled),
+                stall_interval=stall.stall_interval_ms,
+                max_stalls=stall.max_stalls,
+                stall_grace_period=stall.grace_period_ms,
+                dlq_config=self.marks.pack(dlq_config_map(queue.dlq_config)),
+            ),
+        )
+
+    # -- events -------------------------------------------------------------------------------------------------------
+
+    def emit(self, type: str, job: Job, now: int, **extra: Any) -> None:
+        if self.listening:
+            self.events.append(Event(type, job.queue, job.id, now, extra or None))
+
+    # -- leases -------------------------------------------------------------------------------------------------------
+
+    def check_lease(self, job: Job, token: str | None) -> None:
+        """Refuse an outcome for a locked job whose token is missing or wrong.
+
+        A lease that has expired but was not ended yet still accepts its exact token. A job without a lease accepts any.
+
+        Raises:
+            LeaseLost: with the wire's text.
+        """
+        lease = job.lease
+        if lease is None:
+            return
+        if not token:
+            raise LeaseLost(f"Lock token required for job {job.id}")
+        if token != lease.token or (job.started_at is not None and job.started_at > lease.created_at):
+            raise LeaseLost(f"Invalid or expired lock token for job {job.id}")
+
+    def retire_lease(self, job: Job) -> None:
+        """Remember a lease that the engine ends itself, so that its late outcome is ignored rather than refused."""
+        if job.lease is not None:
+            self.retired_tokens[job.lease.token] = job.id
+            _bound(self.retired_tokens, self.settings.max_completed_jobs)
+        else:
+            self.retired_jobs.pop(job.id, None)
+            self.retired_jobs[job.id] = job.started_at
+            _bound(self.retired_jobs, self.settings.max_completed_jobs)
+
+    # -- leaving active -----------------------------------------------------------------------------------------------
+
+    def leave_active(self, queue: QueueState, job: Job) -> None:
+        """Undo what a delivery took: lease, timer, connection, slots, deduplication key. Wakes pulls that wait for a slot."""
+        del queue.active[job.id]
+        self.timers.remove(job)
+        job.lease = None
+        if job.session is not None:
+            session = self.sessions.get(job.session)
+            if session is not None:
+                session.pop(job.id, None)
+            job.session = None
+        self.release_key(queue, job)
+        if queue.concurrency is not None and queue.concurrency.active > 0:
+            queue.concurrency.active -= 1
+            self.wake(queue)
+        if job.group_id is not None and queue.groups is not None:
+            group = queue.groups.by_id.get(job.group_id)
+            if group is not None:
+                group.active = max(0, group.active - 1)
+                queue.groups.forget_idle(group)
+                self.wake(queue)
+
+    def release_key(self, queue: QueueState, job: Job) -> None:
+        """Free the deduplication key if ``job`` still owns it."""
+        if job.unique_key is not None:
+            owner = queue.unique.get(job.unique_key)
+            if owner is not None and owner.job_id == job.id:
+                del queue.unique[job.unique_key]
+
+    def claim_key(self, queue: QueueState, job: Job, now: int) -> None:
+        """Make ``job`` the owner of its deduplication key."""
+        if job.unique_key is not None:
+            ttl = job.options.dedup_ttl_ms
+            queue.unique[job.unique_key] = UniqueKey(job.id, None if ttl is None else now + ttl)
+
+    # -- back into the run set ----------------------------------------------------------------------------------------
+
+    def requeue(self, queue: QueueState, job: Job, now: int) -> Job:
+        """Put a job (from any other place) into the run set and wake a pull. Gives the object that stands for it now."""
+        if job.where != NOWHERE:
+            # A dead entry of this object is still inside a container; it would come alive again. Go on as a copy.
+            job = self.replace(job)
+        job.location = Location.READY
+        queue.insert(job, now)
+        self.wake(queue)
+        return job
+
+    def replace(self, job: Job) -> Job:
+        """Let a copy stand for ``job`` everywhere but in the run set."""
+        copy = job.snapshot()
+        copy.where = NOWHERE
+        copy.timer = 0
+        self.marks.replaced(job, copy)
+        job.location = Location.GONE
+        self.jobs[job.id] = copy
+        return copy
+
+    def own_timeline(self, job: Job) -> None:
+        """Make the timeline explicit before a change after which it could not be derived any more."""
+        if job.timeline is None:
+            job.timeline = [admission_entry(job)]
+
+    def retry_delay(self, job: Job, attempts: int) -> int:
+        """Back-off before the next run, ms."""
+        return backoff_delay(job.options, attempts, self.ports.random, self.settings.strategies)
+
+    # -- failed attempts and dead letters -----------------------------------------------------------------------------
+
+    def record_attempt(self, job: Job, now: int, reason: DlqReason, error: str | None, *, started: bool = True) -> None:
+        """Append a failed attempt to the job's history."""
+        history = job.history
+        if history is None:
+            history = job.history = RetryHistory()
+        begun = job.started_at if started and job.started_at is not None else None
+        history.attempts.append(
+            {
+                "attempt": job.attempts,
+                "startedAt": begun if begun is not None else job.created_at,
+                "failedAt": now,
+                "reason": reason,
+                "error": error,
+                "duration": now - begun if begun is not None else 0,
+            }
+        )
+
+    def bury(self, queue: QueueState, job: Job, now: int, reason: DlqReason, error: str | None) -> None:
+        """Move a job that is in no container any more into the dead letters of its queue."""
+        history = job.history
+        config = queue.dlq_config
+        entry = DlqEntry(job=job, entered_at=now, reason=reason, error=error)
+        if history is not None:
+            entry.attempts = history.attempts
+        if history is not None and history.entered_at is not None:
+            # It was retried from here automatically: it comes back as the same letter.
+            entry.entered_at = history.entered_at
+            entry.expires_at = history.expires_at
+            entry.retry_count = history.retry_count
+            entry.last_retry_at = history.last_retry_at
+            entry.next_retry_at = history.next_retry_at
+        else:
+            entry.expires_at = None if config.max_age_ms is None else now + config.max_age_ms
+            entry.next_retry_at = now + config.auto_retry_interval_ms if config.auto_retry else None
+        job.history = None
+        job.location = Location.DEAD
+        self.marks.removed(job)
+        self.results.pop(job.id, None)
+        self.add_dead_letter(queue, entry)
+        self.finished_waits[job.id] = None
+
+    def add_dead_letter(self, queue: QueueState, entry: DlqEntry, row_id: int | None = None) -> None:
+        """Keep a dead letter, evicting the oldest beyond the queue's bound."""
+        if row_id is None:
+            row_id = self.next_dlq_id
+            self.next_dlq_id += 1
+            self.marks.dead_letter(row_id, entry)
+        queue.dlq[entry.job.id] = (row_id, entry)
+        self.trim_dead_letters(queue)
+        self.plan_dead_letter(queue, entry)
+
+    def trim_dead_letters(self, queue: QueueState) -> None:
+        """Forget the oldest dead letters beyond the queue's bound."""
+        while len(queue.dlq) > queue.dlq_config.max_entries:
+            self.forget_dead_letter(queue, next(iter(queue.dlq)))
+
+    def plan_dead_letter(self, queue: QueueState, entry: DlqEntry) -> None:
+        """See to it that automatic retries and expiry of dead letters happen in time; overridden by the dead-letter verbs."""
+
+    def forget_dead_letter(self, queue: QueueState, id: str) -> DlqEntry:
+        """Remove a dead letter and everything known of its job."""
+        row_id, entry = queue.dlq.pop(id)
+        self.marks.dead_letter_removed(row_id)
+        self.forget(entry.job)
+        return entry
+
+    def forget(self, job: Job) -> None:
+        """Remove every trace of a job that is in no container any more."""
+        job.location = Location.GONE
+        if self.jobs.get(job.id) is job:
+            del self.jobs[job.id]
+        self.marks.removed(job)
+        self.results.pop(job.id, None)
+        self.child_failures.pop(job.id, None)
+        self.finished_waits[job.id] = None
+        if job.custom_id is not None and self.custom_ids.get(job.custom_id) == job.id:
+            del self.custom_ids[job.custom_id]
+
+    # -- looking up ---------------------------------------------------------------------------------------------------
+
+    def known(self, id: str) -> Job:
+        """The job in memory.
+
+        Raises:
+            NotFound: ``Job not found``.
+        """
+        job = self.jobs.get(id)
+        if job is None:
+            raise NotFound("Job not found")
+        return job
+
+    def state_in_memory(self, job: Job, now: int) -> str:
+        """State of a job that memory holds."""
+        location = job.location
+        if location == Location.READY:
+            return ready_state(job, now)
+        return _STATE_NAMES[location]
+
+    def timeline(self, job: Job, state: str, now: int, **extra: Any) -> None:
+        append_timeline(job, {"state": state, "timestamp": now, **extra})  # type: ignore[typeddict-item]
+
+
+_STATE_NAMES: Final = {
+    Location.GATED: "waiting-children",
+    Location.PARKED: "waiting-children",
+    Location.ACTIVE: "active",
+    Location.COMPLETED: "completed",
+    Location.DEAD: "failed",
+    Location.GONE: "unknown",
+}
+
+
+def _whole(value: float) -> Any:
+    return int(value) if float(value).is_integer() else value
+
+
+def _bound(memory: dict[str, Any], limit: int) -> None:
+    """Drop the oldest tenth of a bounded memory that has grown beyond its limit."""
+    if len(memory) > limit:
+        for key in list(memory)[: max(1, limit // 10)]:
+            del memory[key]

@@ -1,0 +1,205 @@
+"""Marks: what the next commit has to write. Marks of one job coalesce; what came and went in between is never written."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from bunqueue_core.model.job import Job
+from bunqueue_core.model.payload import Packer
+from bunqueue_core.model.requests import DlqEntry
+from bunqueue_core.storage.changes import ChangeSet, QueueRow, ResultRow, Table, TableChange
+from bunqueue_core.storage.records import RowBuilder
+
+_CLEAN: Final = 0
+_MOVED: Final = 1
+_WHOLE: Final = 2
+_PLAIN: Final = 3
+
+
+class Marks:
+    """Collects marks between two commits and turns them into one :class:`ChangeSet`.
+
+    Args:
+        enabled: False for an engine without a journal: marks are then ignored.
+    """
+
+    __slots__ = (
+        "_dlq_put",
+        "_dlq_removed",
+        "_jobs",
+        "_queues",
+        "_removed",
+        "_results",
+        "_rows",
+        "_tables",
+        "bytes",
+        "enabled",
+        "fresh",
+        "pack",
+    )
+
+    def __init__(self, enabled: bool) -> None:
+        self.enabled = enabled
+        self._rows = RowBuilder()
+        self.pack = Packer().pack
+        self._jobs: dict[str, Job] = {}
+        self._removed: dict[str, None] = {}
+        self._results: dict[str, ResultRow] = {}
+        self._dlq_put: dict[int, DlqEntry] = {}
+        self._dlq_removed: dict[int, None] = {}
+        self._queues: dict[str, QueueRow | None] = {}
+        self._tables: dict[Table, dict[tuple[Any, ...], tuple[Any, ...] | None]] = {}
+        self.fresh = 0  #: jobs admitted since the last drain
+        self.bytes = 0  #: payload bytes of those
+
+    @property
+    def pending(self) -> bool:
+        """True if there is anything to write."""
+        return bool(
+            self._jobs
+            or self._removed
+            or self._results
+            or self._dlq_put
+            or self._dlq_removed
+            or self._queues
+            or self._tables
+        )
+
+    @property
+    def rows(self) -> int:
+        """About how many rows the next commit touches."""
+        return len(self._jobs) + len(self._removed) + len(self._results) + len(self._dlq_put)
+
+    # -- jobs ---------------------------------------------------------------------------------------------------------
+
+    def admitted(self, job: Job, plain: bool) -> None:
+        """A new job; ``plain`` if it has nothing but the plain columns (see ``storage.changes``)."""
+        if not self.enabled:
+            return
+        job.dirty = _PLAIN if plain else _WHOLE
+        self._jobs[job.id] = job
+        self.fresh += 1
+        if job.data is not None:
+            self.bytes += len(job.data)
+
+    def moved(self, job: Job) -> None:
+        """State, started_at, completed_at and timeline changed, nothing else."""
+        if not self.enabled:
+            return
+        if job.stored:
+            if job.dirty == _CLEAN:
+                job.dirty = _MOVED
+                self._jobs[job.id] = job
+        else:
+            job.dirty = _WHOLE
+            self._jobs[job.id] = job
+
+    def changed(self, job: Job) -> None:
+        """Anything changed: the whole row is written."""
+        if not self.enabled:
+            return
+        job.dirty = _WHOLE
+        self._jobs[job.id] = job
+
+    def removed(self, job: Job) -> None:
+        """The job's row and result go."""
+        if not self.enabled:
+            return
+        if job.dirty and self._jobs.get(job.id) is job:
+            del self._jobs[job.id]
+        job.dirty = _CLEAN
+        self._results.pop(job.id, None)
+        if job.stored:
+            self._removed[job.id] = None
+            job.stored = False
+
+    def removed_stored(self, id: str) -> None:
+        """A row that is not in memory goes."""
+        if self.enabled:
+            self._removed[id] = None
+
+    def replaced(self, old: Job, new: Job) -> None:
+        """``new`` stands for ``old`` from now on."""
+        if old.dirty:
+            self._jobs[new.id] = new
+        old.dirty = _CLEAN
+
+    def result(self, job_id: str, result: bytes, completed_at: int) -> None:
+        if self.enabled:
+            self._results[job_id] = ResultRow(job_id, result, completed_at)
+
+    # -- the rest -----------------------------------------------------------------------------------------------------
+
+    def dead_letter(self, id: int, entry: DlqEntry) -> None:
+        if self.enabled:
+            self._dlq_put[id] = entry
+
+    def dead_letter_removed(self, id: int) -> None:
+        if self.enabled:
+            self._dlq_put.pop(id, None)
+            self._dlq_removed[id] = None
+
+    def queue(self, name: str, row: QueueRow | None) -> None:
+        """Controls of a queue; None when all are default."""
+        if self.enabled:
+            self._queues[name] = row
+
+    def table(self, table: Table, row: tuple[Any, ...]) -> None:
+        """Store a row of a further table."""
+        if self.enabled:
+            self._tables.setdefault(table, {})[row[: table.key]] = row
+
+    def table_removed(self, table: Table, *key: Any) -> None:
+        if self.enabled:
+            self._tables.setdefault(table, {})[key] = None
+
+    # -- the swap -----------------------------------------------------------------------------------------------------
+
+    def drain(self) -> ChangeSet:
+        """Build the rows of everything marked, from the objects as they are now, and forget the marks."""
+        changes = ChangeSet()
+        rows = self._rows
+        put = changes.put
+        moved = changes.moved
+        put_plain = rows.put_plain
+        for job in self._jobs.values():
+            dirty = job.dirty
+            job.dirty = _CLEAN
+            if dirty == _PLAIN:
+                put.append(put_plain(job))
+                job.stored = True
+            elif dirty == _MOVED:
+                moved.append(rows.move(job))
+            elif dirty == _WHOLE:
+                put.append(rows.put(job))
+                job.stored = True
+        self._jobs = {}
+        self.fresh = 0
+        self.bytes = 0
+        if self._removed:
+            changes.removed = list(self._removed)
+            self._removed = {}
+        if self._results:
+            changes.results = list(self._results.values())
+            self._results = {}
+        if self._dlq_removed:
+            changes.dlq_removed = list(self._dlq_removed)
+            self._dlq_removed = {}
+        if self._dlq_put:
+            changes.dlq_put = [rows.dlq(id, entry) for id, entry in self._dlq_put.items()]
+            self._dlq_put = {}
+        if self._queues:
+            changes.queues = [row for row in self._queues.values() if row is not None]
+            changes.queues_removed = [name for name, row in self._queues.items() if row is None]
+            self._queues = {}
+        if self._tables:
+            changes.tables = [
+                TableChange(
+                    table,
+                    [key for key, row in rows_by_key.items() if row is None],
+                    [row for row in rows_by_key.values() if row is not None],
+                )
+                for table, rows_by_key in self._tables.items()
+            ]
+            self._tables = {}
+        return changes

@@ -1,0 +1,186 @@
+"""The ready set of a queue: which job is next, in constant time for the usual case.
+
+Order: priority descending; within a priority LIFO jobs before FIFO jobs; LIFO by id descending; FIFO by ``run_at``, then id.
+A FIFO job that belongs behind all others of its priority, as nearly every one does, is appended to a deque; one that belongs
+further in front (an older time stamp, a promoted or retried job) goes to a heap beside it.
+
+Jobs are removed lazily: an entry counts only while its job's ``where`` is :data:`READY_SET`. A job that left and comes back
+while its dead entry is still inside must come back as another object (see ``EngineBase.requeue``).
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import insort
+from collections import deque
+from collections.abc import Iterator
+from operator import attrgetter
+from typing import Final
+
+from bunqueue_core.model.job import Job
+
+NOWHERE: Final = 0
+READY_SET: Final = 1
+DELAYED_SET: Final = 2
+LANE: Final = 3
+#: The job has left, but its entry is still inside a container.
+STALE: Final = 4
+
+#: Dead entries are swept once there are more of them than live ones, and at least this many.
+_COMPACT_AT: Final = 1024
+
+_by_id = attrgetter("id")
+
+
+class Bucket:
+    """Ready jobs of one priority."""
+
+    __slots__ = ("dead", "early", "fifo", "lifo", "live")
+
+    def __init__(self) -> None:
+        self.fifo: deque[Job] = deque()
+        self.early: list[tuple[int, str, Job]] = []  #: heap of FIFO jobs that could not be appended
+        self.lifo: list[Job] = []  #: by id; the last is next
+        self.live = 0
+        self.dead = 0
+
+    def add(self, job: Job) -> None:
+        self.live += 1
+        if job.options.lifo:
+            if not self.lifo or self.lifo[-1].id < job.id:
+                self.lifo.append(job)
+            else:
+                insort(self.lifo, job, key=_by_id)
+            return
+        fifo = self.fifo
+        if fifo:
+            last = fifo[-1]
+            if last.run_at > job.run_at or (last.run_at == job.run_at and last.id > job.id):
+                heapq.heappush(self.early, (job.run_at, job.id, job))
+                return
+        fifo.append(job)
+
+    def first(self) -> Job | None:
+        """The next job, dropping dead entries in front of it."""
+        lifo = self.lifo
+        while lifo:
+            if lifo[-1].where == READY_SET:
+                return lifo[-1]
+            lifo.pop().where = NOWHERE
+            self.dead -= 1
+        early = self.early
+        while early and early[0][2].where != READY_SET:
+            heapq.heappop(early)[2].where = NOWHERE
+            self.dead -= 1
+        fifo = self.fifo
+        while fifo:
+            job = fifo[0]
+            if job.where == READY_SET:
+                if early and early[0] < (job.run_at, job.id):
+                    return early[0][2]
+                return job
+            fifo.popleft().where = NOWHERE
+            self.dead -= 1
+        return early[0][2] if early else None
+
+    def take(self, job: Job) -> None:
+        """Remove ``job``, which :meth:`first` has just given."""
+        self.live -= 1
+        if self.lifo and self.lifo[-1] is job:
+            self.lifo.pop()
+        elif self.fifo and self.fifo[0] is job:
+            self.fifo.popleft()
+        else:
+            heapq.heappop(self.early)
+        job.where = NOWHERE
+
+    def drop(self, job: Job) -> None:
+        """Remove ``job`` from anywhere: its entry stays behind, dead."""
+        job.where = STALE
+        self.live -= 1
+        self.dead += 1
+        if self.dead > _COMPACT_AT and self.dead > self.live:
+            self._compact()
+
+    def _compact(self) -> None:
+        for job in self.all_entries():
+            if job.where == STALE:
+                job.where = NOWHERE
+        # An entry is alive if its job is still marked; NOWHERE ones were just unmarked.
+        self.fifo = deque(job for job in self.fifo if job.where == READY_SET)
+        self.early = [entry for entry in self.early if entry[2].where == READY_SET]
+        heapq.heapify(self.early)
+        self.lifo = [job for job in self.lifo if job.where == READY_SET]
+        self.dead = 0
+
+    def all_entries(self) -> Iterator[Job]:
+        yield from reversed(self.lifo)
+        yield from (entry[2] for entry in self.early)
+        yield from self.fifo
+
+    def __iter__(self) -> Iterator[Job]:
+        return (job for job in self.all_entries() if job.where == READY_SET)
+
+
+class ReadySet:
+    """Ready jobs of one queue by priority."""
+
+    __slots__ = ("_buckets", "_order", "size")
+
+    def __init__(self) -> None:
+        self._buckets: dict[int, Bucket] = {}
+        self._order: list[int] = []  #: negated priorities, ascending
+        self.size = 0
+
+    def add(self, job: Job) -> None:
+        """Put a job in; it must not have an entry inside."""
+        bucket = self._buckets.get(job.priority)
+        if bucket is None:
+            bucket = self._buckets[job.priority] = Bucket()
+            insort(self._order, -job.priority)
+        bucket.add(job)
+        job.where = READY_SET
+        self.size += 1
+
+    def first(self) -> Job | None:
+        """The best ready job, None if there is none. It stays inside."""
+        if not self.size:
+            return None
+        for negated in self._order:
+            bucket = self._buckets[-negated]
+            if bucket.live:
+                return bucket.first()
+        return None
+
+    def take(self, job: Job) -> None:
+        """Remove the job that :meth:`first` has just given."""
+        bucket = self._buckets[job.priority]
+        bucket.take(job)
+        self.size -= 1
+        if not bucket.live and len(self._buckets) > 64:
+            self._forget_empty()
+
+    def drop(self, job: Job) -> None:
+        """Remove any job inside. Its dead entry remains until it comes to the front."""
+        self._buckets[job.priority].drop(job)
+        self.size -= 1
+
+    def _forget_empty(self) -> None:
+        for priority in [p for p, bucket in self._buckets.items() if not bucket.live and not bucket.dead]:
+            del self._buckets[priority]
+        self._order = sorted(-priority for priority in self._buckets)
+
+    @property
+    def prioritized(self) -> int:
+        """Number of jobs with a priority above 0."""
+        return sum(bucket.live for priority, bucket in self._buckets.items() if priority > 0)
+
+    def per_priority(self) -> dict[int, int]:
+        return {priority: bucket.live for priority, bucket in self._buckets.items() if bucket.live}
+
+    def __iter__(self) -> Iterator[Job]:
+        for negated in self._order:
+            yield from self._buckets[-negated]
+
+    def __len__(self) -> int:
+        return self.size
