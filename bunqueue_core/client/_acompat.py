@@ -1,0 +1,97 @@
+"""The small vocabulary in which asynchronous sources and their synchronous twins differ.
+
+Each word exists twice: ``AEvent`` waits in an event loop, ``Event`` in a thread, and so on. ``tools/async_to_sync.py`` renames the
+first to the second. Every wait can be interrupted: by the event's being set, or by its time running out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import threading
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeAlias, TypeVar
+
+from bunqueue_core.answer import Answer
+
+T = TypeVar("T")
+
+#: A function of the user's that may be asynchronous where the caller is.
+Acall: TypeAlias = "Callable[..., Awaitable[T]]"
+Call: TypeAlias = "Callable[..., T]"
+
+Lock = threading.Lock
+ALock = asyncio.Lock
+
+
+class AEvent:
+    """A flag that tasks wait for. Set it from the loop's own thread."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+
+    def set(self) -> None:
+        """Raise the flag and wake who waits."""
+        self._event.set()
+
+    def clear(self) -> None:
+        """Lower the flag."""
+        self._event.clear()
+
+    def is_set(self) -> bool:
+        """Whether the flag is up."""
+        return self._event.is_set()
+
+    async def wait(self, seconds: float | None = None) -> bool:
+        """Wait until the flag is up, at most ``seconds`` (None: no limit). Returns whether it is up."""
+        if self._event.is_set():
+            return True
+        if seconds is None:
+            return await self._event.wait()
+        try:
+            async with asyncio.timeout(seconds):
+                await self._event.wait()
+        except TimeoutError:
+            return self._event.is_set()
+        return True
+
+
+class Event(threading.Event):
+    """A flag that threads wait for."""
+
+    def wait(self, seconds: float | None = None) -> bool:
+        """Wait until the flag is up, at most ``seconds`` (None: no limit). Returns whether it is up."""
+        return super().wait(seconds)
+
+
+def asettled(answer: Answer[T]) -> Answer[T]:
+    """The answer itself: it is awaitable."""
+    return answer
+
+
+def settled(answer: Answer[T]) -> T:
+    """Wait for ``answer`` in this thread and return its value."""
+    return answer.result()
+
+
+async def asleep(seconds: float) -> None:
+    """Pause this task."""
+    await asyncio.sleep(seconds)
+
+
+def sleep(seconds: float) -> None:
+    """Pause this thread."""
+    time.sleep(seconds)
+
+
+def aspawn(name: str, function: Callable[..., Coroutine[Any, Any, None]], *arguments: Any) -> asyncio.Task[None]:
+    """Run ``function(*arguments)`` as a task of this loop. The caller keeps the task."""
+    return asyncio.get_running_loop().create_task(function(*arguments), name=name)
+
+
+def spawn(name: str, function: Callable[..., None], *arguments: Any) -> threading.Thread:
+    """Run ``function(*arguments)`` in a daemon thread."""
+    thread = threading.Thread(target=functools.partial(function, *arguments), name=name, daemon=True)
+    thread.start()
+    return thread
