@@ -120,18 +120,19 @@ def decode(blob: bytes) -> Any:
     codec's ``undefined`` as ``None``, maps with keys of any hashable type.
     """
     value = msgpack.unpackb(blob, strict_map_key=False, ext_hook=_ext_hook)
-    return _widen(value) if _WIDE_FLOAT in blob else value
+    return widen(value) if _WIDE_FLOAT in blob else value
 
 
-def _widen(value: Any) -> Any:
+def widen(value: Any) -> Any:
+    """Give a decoded value its integers back: integral float64 values beyond 32 bits become the integers that they were."""
     if isinstance(value, float):
         if (value >= 2**31 or value < -(2**31)) and abs(value) <= _EXACT_FLOAT and value.is_integer():
             return int(value)
         return value
     if isinstance(value, dict):
-        return {k: _widen(v) for k, v in value.items()}
+        return {k: widen(v) for k, v in value.items()}
     if isinstance(value, list):
-        return [_widen(item) for item in value]
+        return [widen(item) for item in value]
     return value
 
 
