@@ -1,8 +1,8 @@
 """State shared by all verbs of the engine, and the steps they are made of.
 
-The engine is synchronous and pure: no I/O, no clock, no ids or randomness of its own. ``now`` (epoch ms) comes with each call, the rest
-through :class:`~bunqueue_core.model.ports.Ports`. A verb raises a typed error before it changes anything, or changes everything it says.
-Whoever calls it holds the one lock that guards it.
+The engine is synchronous and pure: no I/O, no clock, no ids or randomness of its own. ``now`` (epoch ms) comes with each
+call, the rest through :class:`~bunqueue_core.model.ports.Ports`. A verb raises a typed error before it changes anything, or
+changes everything it says. Whoever calls it holds the one lock that guards it.
 """
 
 from __future__ import annotations
@@ -76,16 +76,21 @@ class EngineBase:
         self.listening = False  #: somebody wants events
         self.woken: dict[str, None] = {}  #: queues with parked pulls where something became claimable
         self.sessions: dict[str, dict[str, Job]] = {}
-        self.custom_ids: dict[str, str] = {}
         self.results: dict[str, bytes] = {}
         self.completed_order: deque[Job] = deque()
         self.completed_in_memory = 0
         self.dependents: dict[str, dict[str, None]] = {}  #: jobs gated by an unmet dependency, by that dependency
         self.proofs: dict[str, str] = {}  #: completed jobs whose record is gone, with their queue; oldest first
-        self.child_failures: dict[str, dict[str, tuple[str, str]]] = {}  #: parent → child → (mode, error)
+        self.child_failures: dict[
+            str, dict[str, tuple[str, str, str]]
+        ] = {}  #: parent → child → (mode, error, child queue)
         self.retired_tokens: dict[str, str] = {}  #: token of a lease that the engine ended → job id
         self.retired_jobs: dict[str, int | None] = {}  #: job id → started_at of an unlocked generation that timed out
-        self.finished_waits: dict[str, None] = {}  #: jobs that ended since the broker last looked, for WaitJob
+        self.watched: dict[str, int] = {}  #: jobs that somebody waits for, with how many do; kept by the broker
+        self.finished_waits: dict[str, bool] = {}  #: watched jobs that ended since the broker last looked: completed?
+        self.awaited: dict[str, int] = {}  #: parked pulls of queues that do not exist yet
+        self.evicted = False  #: the journal holds completed jobs that memory does not
+        self.pinned_results: dict[str, tuple[str, bytes]] = {}  #: (queue, result) of removed jobs that a live job wants
         self.totals = Totals()
         self.next_dlq_id = 1
 
@@ -96,6 +101,7 @@ class EngineBase:
         queue = self.queues.get(name)
         if queue is None:
             queue = self.queues[name] = QueueState(name)
+            queue.waiters = self.awaited.pop(name, 0)
         return queue
 
     def wake(self, queue: QueueState) -> None:
@@ -186,7 +192,17 @@ class EngineBase:
                 self.wake(queue)
 
     def release_key(self, queue: QueueState, job: Job) -> None:
-        """Free the deduplication key if ``job`` still owns it."""
+        """Free the deduplication key if ``job`` still owns it, unless its scope reaches beyond this attempt."""
+        if job.unique_key is not None and job.options.dedup_scope not in ("unfinished", "window"):
+            self._free_key(queue, job)
+
+    def release_key_finally(self, queue: QueueState, job: Job) -> None:
+        """Free the key of a job that has ended; only a window goes on."""
+        if job.unique_key is not None and job.options.dedup_scope != "window":
+            self._free_key(queue, job)
+
+    @staticmethod
+    def _free_key(queue: QueueState, job: Job) -> None:
         if job.unique_key is not None:
             owner = queue.unique.get(job.unique_key)
             if owner is not None and owner.job_id == job.id:
@@ -270,7 +286,7 @@ class EngineBase:
         self.marks.removed(job)
         self.results.pop(job.id, None)
         self.add_dead_letter(queue, entry)
-        self.finished_waits[job.id] = None
+        self.ended(job)
 
     def add_dead_letter(self, queue: QueueState, entry: DlqEntry, row_id: int | None = None) -> None:
         """Keep a dead letter, evicting the oldest beyond the queue's bound."""
@@ -304,10 +320,12 @@ class EngineBase:
             del self.jobs[job.id]
         self.marks.removed(job)
         self.results.pop(job.id, None)
-        self.child_failures.pop(job.id, None)
-        self.finished_waits[job.id] = None
-        if job.custom_id is not None and self.custom_ids.get(job.custom_id) == job.id:
-            del self.custom_ids[job.custom_id]
+        self.ended(job)
+
+    def ended(self, job: Job, *, completed: bool = False) -> None:
+        """Tell those who wait for the job that it has reached an end."""
+        if job.id in self.watched:
+            self.finished_waits[job.id] = completed or self.finished_waits.get(job.id, False)
 
     # -- looking up ---------------------------------------------------------------------------------------------------
 
@@ -328,6 +346,23 @@ class EngineBase:
         if location == Location.READY:
             return ready_state(job, now)
         return _STATE_NAMES[location]
+
+    # -- filled in by the families of verbs ---------------------------------------------------------------------------
+
+    def count_metric(self, queue: QueueState, type: str, now: int) -> None:
+        """Count a completion or final failure in the queue's minute buckets."""
+
+    def retain_completed(self, queue: QueueState, job: Job, now: int) -> None:
+        """Apply a completed job's own retention by age and count."""
+
+    def retain_failed(self, queue: QueueState, job: Job, now: int) -> None:
+        """Apply a dead letter's own retention by age and count."""
+
+    def rearm(self, queue: QueueState) -> None:
+        """Give the active jobs of a queue new timers."""
+
+    def repeat(self, queue: QueueState, job: Job, now: int) -> None:
+        """Push the successor of a completed repeat job."""
 
     def timeline(self, job: Job, state: str, now: int, **extra: Any) -> None:
         append_timeline(job, {"state": state, "timestamp": now, **extra})  # type: ignore[typeddict-item]

@@ -1,8 +1,8 @@
 """Dependencies: jobs that wait for others, parents and children, and what a child's failure does to its parent.
 
-A dependency is met when its job is in the completed set, or has left a completion proof (completed and removed). Nothing else
-is evidence: not a result, not a dead letter. Reverse edges (``dependents``) exist for unmet dependencies only, so completing a job costs
-what its waiters cost.
+A dependency is met when its job is in the completed set, or has left a completion proof (completed and removed). Nothing
+else is evidence: not a result, not a dead letter. Reverse edges (``dependents``) exist for unmet dependencies only, so
+completing a job costs what its waiters cost.
 """
 
 from __future__ import annotations
@@ -279,7 +279,7 @@ class DependencyRules(EngineBase):
             self.emit("failed", parent, now, error=message, data=_packed(parent))
             return
         if mode in ("continue", "ignore"):
-            self.child_failures.setdefault(parent.id, {})[child.id] = (mode, text)
+            self.child_failures.setdefault(parent.id, {})[child.id] = (mode, text, child.queue)
             self.marks.table(FLOW_FAILURE_TABLE, (parent.id, child.id, child.queue, mode, text, now))
         if parent.location != Location.GATED:
             return

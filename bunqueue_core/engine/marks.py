@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Any, Final
 
 from bunqueue_core.model.job import Job
@@ -69,6 +70,11 @@ class Marks:
     def rows(self) -> int:
         """About how many rows the next commit touches."""
         return len(self._jobs) + len(self._removed) + len(self._results) + len(self._dlq_put)
+
+    @property
+    def removed_ids(self) -> Container[str]:
+        """Jobs whose rows the next commit deletes: the journal may still show them."""
+        return self._removed
 
     # -- jobs ---------------------------------------------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
 """Admission: single and bulk pushes, custom ids, deduplication, group capacity, links to parents, whole flows.
 
-A bulk is planned whole before anything changes: every decision is made against what is there plus what the same bulk has planned, so a
-refusal of any member leaves nothing behind.
+A bulk is planned whole before anything changes: every decision is made against what is there plus what the same bulk has
+planned, so a refusal of any member leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -276,8 +276,6 @@ class Producing(DependencyRules):
         """Publish a new job: index, key, run set or gate, mark, event."""
         self.jobs[job.id] = job
         self.claim_key(queue, job, now)
-        if job.custom_id is not None:
-            self.custom_ids[job.custom_id] = job.id
         if job.group_id is not None:
             groups = queue.group_set()
             job.group_order = groups.next_order

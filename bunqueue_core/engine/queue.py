@@ -37,6 +37,7 @@ class QueueState:
         "delayed_count",
         "dlq",
         "dlq_config",
+        "expiring",
         "gated",
         "groups",
         "name",
@@ -59,6 +60,7 @@ class QueueState:
             tuple[int, str, Job]
         ] = []  #: heap; an entry counts while the job is in the delayed set, at that time
         self.delayed_count = 0
+        self.expiring: list[tuple[int, str, Job]] = []  #: heap of jobs with a time to live
         self.active: dict[str, Job] = {}
         self.gated: dict[str, Job] = {}  #: wait for dependencies
         self.parked: dict[str, Job] = {}  #: moved to waiting-children by hand
@@ -90,6 +92,8 @@ class QueueState:
             self.delayed_count += 1
         else:
             self._insert_ready(job)
+        if job.options.ttl_ms is not None:
+            heapq.heappush(self.expiring, (job.created_at + job.options.ttl_ms + 1, job.id, job))
         if job.group_id is not None:
             groups = self.group_set()
             groups.queued += 1

@@ -1,0 +1,161 @@
+"""Who does a local broker's work between calls: deadlines, buffered flushes, commits that callers wait for.
+
+In a server that is the event loop itself, between its reads, where nothing contends with it. An embedded broker has one thread
+of its own. In tests nobody does: the test calls ``run_due``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable
+from typing import Protocol
+
+#: No timer sleeps longer than this; it is simply armed again. seconds
+_LONGEST_SLEEP_S = 3600.0
+
+
+class Host(Protocol):
+    """Runs ``work`` in time. All methods may be called under the engine's lock and from any thread."""
+
+    def start(self, work: Callable[[], None], clock: Callable[[], int]) -> None:
+        """Begin; ``work`` is what to call."""
+
+    def soon(self) -> None:
+        """Have the work done as soon as possible."""
+
+    def at(self, when: int) -> None:
+        """Have the work done at ``when`` (epoch ms) at the latest; an earlier time that was asked for before still holds."""
+
+    def stop(self) -> None:
+        """End. Does not wait when called from the work itself."""
+
+
+class ManualHost:
+    """Does nothing by itself."""
+
+    def start(self, work: Callable[[], None], clock: Callable[[], int]) -> None:
+        pass
+
+    def soon(self) -> None:
+        pass
+
+    def at(self, when: int) -> None:
+        pass
+
+    def stop(self) -> None:
+        pass
+
+
+class LoopHost:
+    """Works on the event loop that is running when the broker starts."""
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._soon = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0
+        self._thread = 0
+
+    def start(self, work: Callable[[], None], clock: Callable[[], int]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._work = work
+        self._clock = clock
+        self._thread = threading.get_ident()
+
+    def soon(self) -> None:
+        if self._soon or self._loop is None:
+            return
+        self._soon = True
+        if threading.get_ident() == self._thread:
+            self._loop.call_soon(self._run_soon)
+        else:
+            self._loop.call_soon_threadsafe(self._run_soon)
+
+    def _run_soon(self) -> None:
+        self._soon = False
+        if self._loop is not None:
+            self._work()
+
+    def at(self, when: int) -> None:
+        if self._loop is None or (self._timer is not None and self._timer_at <= when):
+            return
+        if threading.get_ident() == self._thread:
+            self._arm(when)
+        else:
+            self._loop.call_soon_threadsafe(self._arm, when)
+
+    def _arm(self, when: int) -> None:
+        if self._loop is None or (self._timer is not None and self._timer_at <= when):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = when
+        delay = min(_LONGEST_SLEEP_S, max(0, when - self._clock()) / 1000)
+        self._timer = self._loop.call_later(delay, self._run_timer)
+
+    def _run_timer(self) -> None:
+        self._timer = None
+        if self._loop is not None:
+            self._work()
+
+    def stop(self) -> None:
+        self._loop = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+class ThreadHost:
+    """Works on one daemon thread of its own, started with the broker and ended by ``stop``; a fork's child has none."""
+
+    def __init__(self, name: str = "bunqueue") -> None:
+        self._name = name
+        self._condition = threading.Condition(threading.Lock())
+        self._wake_at: int | None = None
+        self._stopped = False
+        self._thread: threading.Thread | None = None
+        self._pid = 0
+
+    def start(self, work: Callable[[], None], clock: Callable[[], int]) -> None:
+        self._work = work
+        self._clock = clock
+        self._pid = os.getpid()
+        self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+        self._thread.start()
+
+    def soon(self) -> None:
+        self.at(0)
+
+    def at(self, when: int) -> None:
+        wake_at = self._wake_at
+        if wake_at is not None and wake_at <= when:
+            return
+        with self._condition:
+            if self._wake_at is None or self._wake_at > when:
+                self._wake_at = when
+                self._condition.notify()
+
+    def _run(self) -> None:
+        while True:
+            with self._condition:
+                while not self._stopped:
+                    if self._wake_at is None:
+                        self._condition.wait(_LONGEST_SLEEP_S)
+                        continue
+                    delay = self._wake_at - self._clock()
+                    if delay <= 0:
+                        break
+                    self._condition.wait(min(_LONGEST_SLEEP_S, delay / 1000))
+                if self._stopped:
+                    return
+                self._wake_at = None
+            self._work()
+
+    def stop(self) -> None:
+        with self._condition:
+            self._stopped = True
+            self._condition.notify()
+        if self._thread is not None and self._thread is not threading.current_thread() and self._pid == os.getpid():
+            self._thread.join()

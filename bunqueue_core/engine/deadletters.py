@@ -1,0 +1,232 @@
+"""Dead letters: listing, retries (by hand and automatic), removal, bounds by age and number."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import islice
+from typing import Any
+
+from bunqueue_core.engine.base import EngineBase
+from bunqueue_core.engine.queue import QueueState
+from bunqueue_core.model.job import Job, Location, RetryHistory
+from bunqueue_core.model.requests import DlqConfig, DlqEntry, DlqFilter
+
+#: Every reason that statistics list, in the order of the wire.
+DLQ_REASONS = (
+    "explicit_fail",
+    "max_attempts_exceeded",
+    "timeout",
+    "stalled",
+    "ttl_expired",
+    "worker_lost",
+    "unknown",
+)
+
+
+class DeadLetters(EngineBase):
+    """The dead-letter verbs."""
+
+    def dead_letters(self, name: str, count: int | None, filter: DlqFilter | None, now: int) -> list[DlqEntry]:
+        """Dead letters in order of entry: those that match, at most ``count``."""
+        queue = self.queues.get(name)
+        if queue is None:
+            return []
+        entries: Iterable[DlqEntry] = (entry for _, entry in queue.dlq.values())
+        if filter is not None:
+            entries = self._matching(queue, entries, filter, now)
+        return list(islice(entries, None if count is None else max(0, count)))
+
+    @staticmethod
+    def _matching(queue: QueueState, entries: Iterable[DlqEntry], filter: DlqFilter, now: int) -> Iterable[DlqEntry]:
+        config = queue.dlq_config
+
+        def matches(entry: DlqEntry) -> bool:
+            return (
+                (not filter.reason or entry.reason == filter.reason)
+                and (not filter.older_than or entry.entered_at <= filter.older_than)
+                and (not filter.newer_than or entry.entered_at >= filter.newer_than)
+                and (not filter.retriable or _retriable(entry, config, now))
+                and (not filter.expired or (entry.expires_at is not None and entry.expires_at <= now))
+            )
+
+        matching = (entry for entry in entries if matches(entry))
+        start = filter.offset or 0
+        return islice(matching, start, start + filter.limit if filter.limit else None)
+
+    def retry_dead_letters(
+        self, name: str, id: str | None, count: int | None, filter: DlqFilter | None, now: int
+    ) -> int:
+        """Requeue dead letters with fresh attempts. Gives the number that really came back."""
+        queue = self.queues.get(name)
+        if queue is None:
+            return 0
+        if filter is not None:
+            chosen = list(self._matching(queue, (entry for _, entry in queue.dlq.values()), filter, now))
+        elif id is not None:
+            chosen = [queue.dlq[id][1]] if id in queue.dlq else []
+        else:
+            chosen = [entry for _, entry in islice(queue.dlq.values(), None if count is None else max(0, count))]
+        return sum(self.revive(queue, entry, now) for entry in chosen)
+
+    def revive(self, queue: QueueState, entry: DlqEntry, now: int, *, history: RetryHistory | None = None) -> bool:
+        """Put a dead letter's job back into the run set. False if its deduplication key belongs to another job by now."""
+        job = entry.job
+        if job.unique_key is not None:
+            owner = queue.unique.get(job.unique_key)
+            if (
+                owner is not None
+                and owner.job_id != job.id
+                and owner.job_id in self.jobs
+                and (owner.expires_at is None or owner.expires_at > now)
+            ):
+                return False
+        row_id, _ = queue.dlq.pop(job.id)
+        self.marks.dead_letter_removed(row_id)
+        job.attempts = 0
+        job.stall_count = 0
+        job.started_at = None
+        job.run_at = job.last_heartbeat = now
+        job.history = history
+        self.timeline(job, "waiting", now)
+        self.claim_key(queue, job, now)
+        job = self.requeue(queue, job, now)
+        self.marks.changed(job)
+        return True
+
+    def remove_dead_letter(self, name: str, id: str) -> bool:
+        queue = self.queues.get(name)
+        if queue is None or id not in queue.dlq:
+            return False
+        self.forget_dead_letter(queue, id)
+        return True
+
+    def purge_dead_letters(self, name: str) -> int:
+        queue = self.queues.get(name)
+        if queue is None:
+            return 0
+        ids = list(queue.dlq)
+        for id in ids:
+            self.forget_dead_letter(queue, id)
+        return len(ids)
+
+    def dlq_stats(self, name: str, now: int) -> dict[str, Any]:
+        """Statistics of a queue's dead letters, by their wire names."""
+        queue = self.queues.get(name)
+        entries = [entry for _, entry in queue.dlq.values()] if queue is not None else []
+        config = queue.dlq_config if queue is not None else DlqConfig()
+        reasons = dict.fromkeys(DLQ_REASONS, 0)
+        for entry in entries:
+            reasons[entry.reason] += 1
+        entered = [entry.entered_at for entry in entries]
+        return {
+            "total": len(entries),
+            "byReason": reasons,
+            "byQueue": {name: len(entries)},
+            "pendingRetry": sum(_retriable(entry, config, now) for entry in entries),
+            "expired": sum(entry.expires_at is not None and entry.expires_at <= now for entry in entries),
+            "oldestEntry": min(entered, default=None),
+            "newestEntry": max(entered, default=None),
+        }
+
+    def set_dlq_config(self, name: str, config: DlqConfig, now: int) -> None:
+        """Set a queue's dead-letter policy; a smaller bound evicts the oldest at once."""
+        queue = self.queue(name)
+        queue.dlq_config = config
+        self.trim_dead_letters(queue)
+        self.mark_queue(queue)
+
+    # -- by the clock -------------------------------------------------------------------------------------------------
+
+    def plan_dead_letter(self, queue: QueueState, entry: DlqEntry) -> None:
+        """Wake up when the entry expires or is due for an automatic retry."""
+        times = [at for at in (entry.expires_at, entry.next_retry_at) if at is not None]
+        if times:
+            self.agenda.set_earlier(
+                f"dlq:{queue.name}", min(times), lambda now: self._maintain_dead_letters(queue, now)
+            )
+
+    def _maintain_dead_letters(self, queue: QueueState, now: int) -> None:
+        config = queue.dlq_config
+        for job_id, (row_id, entry) in list(queue.dlq.items()):
+            if entry.expires_at is not None and entry.expires_at <= now:
+                self.forget_dead_letter(queue, job_id)
+            elif config.auto_retry and _retriable(entry, config, now):
+                self._auto_retry(queue, row_id, entry, now)
+        following = [
+            at
+            for _, entry in queue.dlq.values()
+            for at in (entry.expires_at, entry.next_retry_at if config.auto_retry else None)
+            if at is not None
+        ]
+        if following:
+            when = max(min(following), now + 1)
+            self.agenda.set(f"dlq:{queue.name}", when, lambda at: self._maintain_dead_letters(queue, at))
+
+    def _auto_retry(self, queue: QueueState, row_id: int, entry: DlqEntry, now: int) -> None:
+        """Retry automatically; if it fails again it comes back as the same letter, with this history."""
+        config = queue.dlq_config
+        entry.retry_count += 1
+        entry.last_retry_at = now
+        entry.next_retry_at = (
+            now + config.auto_retry_interval_ms * 2 ** (entry.retry_count - 1)
+            if entry.retry_count < config.max_auto_retries
+            else None
+        )
+        history = RetryHistory()
+        history.attempts = entry.attempts
+        history.entered_at = entry.entered_at
+        history.expires_at = entry.expires_at
+        history.retry_count = entry.retry_count
+        history.last_retry_at = now
+        history.next_retry_at = entry.next_retry_at
+        if not self.revive(queue, entry, now, history=history):
+            self.marks.dead_letter(row_id, entry)
+
+    def retain_failed(self, queue: QueueState, job: Job, now: int) -> None:
+        """Apply ``removeOnFail: {age, count}`` of a job that has just been buried."""
+        retention = job.options.remove_on_fail
+        entry = queue.dlq.get(job.id)
+        if entry is None:
+            return
+        if retention.age_ms is not None:
+            expires_at = now + retention.age_ms
+            letter = entry[1]
+            letter.expires_at = expires_at if letter.expires_at is None else min(letter.expires_at, expires_at)
+            self.marks.dead_letter(entry[0], letter)
+            self.plan_dead_letter(queue, letter)
+        if retention.count is not None:
+            while len(queue.dlq) > retention.count:
+                self.forget_dead_letter(queue, next(iter(queue.dlq)))
+
+    # -- completed jobs -----------------------------------------------------------------------------------------------
+
+    def retry_completed(self, queue: QueueState, job: Job, now: int) -> bool:
+        """Run a completed job again from the start. False if its deduplication key belongs to another job."""
+        if job.location != Location.COMPLETED:
+            return False
+        if job.unique_key is not None:
+            owner = queue.unique.get(job.unique_key)
+            if owner is not None and owner.job_id != job.id and owner.job_id in self.jobs:
+                return False
+        if queue.completed.pop(job.id, None) is not None:
+            self.completed_in_memory -= 1
+        queue.completed_count -= 1
+        self.results.pop(job.id, None)
+        self.marks.removed(job)
+        job.attempts = 0
+        job.progress = 0
+        job.progress_message = None
+        job.started_at = job.completed_at = None
+        job.history = None
+        job.run_at = now
+        self.timeline(job, "waiting", now)
+        self.claim_key(queue, job, now)
+        job = self.requeue(queue, job, now)
+        self.marks.changed(job)
+        return True
+
+
+def _retriable(entry: DlqEntry, config: DlqConfig, now: int) -> bool:
+    return (
+        entry.retry_count < config.max_auto_retries and entry.next_retry_at is not None and entry.next_retry_at <= now
+    )

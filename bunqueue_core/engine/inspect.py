@@ -1,0 +1,136 @@
+"""Queries over what memory holds. They read, and move due delayed jobs to where the clock says they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from bunqueue_core.engine.base import EngineBase
+from bunqueue_core.engine.queue import QueueState
+from bunqueue_core.model.job import Job, JobState, Location, failed_reason
+from bunqueue_core.model.requests import Counts, JobView, Page
+
+
+class Inspecting(EngineBase):
+    """The query verbs. What only the journal knows is added by the broker."""
+
+    def view(self, job: Job, now: int) -> JobView:
+        """A copy of the job as queries show it."""
+        state: JobState = self.state_in_memory(job, now)  # type: ignore[assignment]
+        return JobView(job.snapshot(), state, self.results.get(job.id), failed_reason(job))
+
+    def counts(self, name: str, now: int) -> Counts:
+        """Jobs of a queue by state."""
+        queue = self.queues.get(name)
+        if queue is None:
+            return Counts()
+        queue.promote_due(now)
+        ready = queue.ready.size
+        prioritized = queue.ready.prioritized
+        if queue.groups is not None and queue.groups.ready:
+            ready += queue.groups.ready
+            prioritized += sum(job.priority > 0 for job in queue.groups)
+        counts = Counts(
+            delayed=queue.delayed_count,
+            active=len(queue.active),
+            completed=queue.completed_count,
+            failed=len(queue.dlq),
+            waiting_children=len(queue.gated) + len(queue.parked),
+        )
+        if queue.paused:
+            counts.paused = ready
+        else:
+            counts.waiting = ready - prioritized
+            counts.prioritized = prioritized
+        return counts
+
+    def count(self, name: str) -> int:
+        """Size of the run set: waiting, prioritized and delayed jobs."""
+        queue = self.queues.get(name)
+        return queue.queued if queue is not None else 0
+
+    def counts_per_priority(self, name: str) -> dict[int, int]:
+        """Jobs of the run set by priority."""
+        queue = self.queues.get(name)
+        if queue is None:
+            return {}
+        counts = queue.ready.per_priority()
+        for jobs in (queue.delayed_jobs(), iter(queue.groups or ())):
+            for job in jobs:
+                counts[job.priority] = counts.get(job.priority, 0) + 1
+        return counts
+
+    def listed(self, name: str, states: Sequence[JobState], now: int, *, completed: bool = True) -> list[Job]:
+        """Jobs of a queue in any of ``states`` (empty: all), in no order. ``completed=False`` leaves completed ones out."""
+        queue = self.queues.get(name)
+        if queue is None:
+            return []
+        queue.promote_due(now)
+        wanted = set(states)
+        everything = not wanted
+        jobs: list[Job] = []
+        if everything or wanted & {"waiting", "prioritized", "paused"}:
+            jobs.extend(self._ready(queue, wanted, everything))
+        if everything or "delayed" in wanted:
+            jobs.extend(queue.delayed_jobs())
+        if everything or "active" in wanted:
+            jobs.extend(queue.active.values())
+        if everything or "waiting-children" in wanted:
+            jobs.extend(queue.gated.values())
+            jobs.extend(queue.parked.values())
+        if everything or "failed" in wanted:
+            jobs.extend(entry.job for _, entry in queue.dlq.values())
+        if completed and (everything or "completed" in wanted):
+            jobs.extend(queue.completed.values())
+        return jobs
+
+    @staticmethod
+    def _ready(queue: QueueState, wanted: set[JobState], everything: bool) -> Iterator[Job]:
+        if everything or (queue.paused and "paused" in wanted):
+            yield from queue.ready_jobs()
+            return
+        if queue.paused:
+            return
+        waiting, prioritized = "waiting" in wanted, "prioritized" in wanted
+        for job in queue.ready_jobs():
+            if prioritized if job.priority > 0 else waiting:
+                yield job
+
+    @staticmethod
+    def paged(jobs: Iterable[Job], page: Page) -> list[Job]:
+        """One page of jobs by creation time, then id; descending order reverses both."""
+        ordered = sorted(jobs, key=lambda job: (job.created_at, job.id), reverse=not page.ascending)
+        end = None if page.limit is None else page.offset + page.limit
+        return ordered[page.offset : end]
+
+    def children_values(self, id: str) -> dict[str, bytes]:
+        """Results of a job's children by ``queue:id`` (just the id where the child's record is gone)."""
+        parent = self.jobs.get(id)
+        values: dict[str, bytes] = {}
+        for child_id in parent.children_ids if parent is not None else ():
+            child = self.jobs.get(child_id)
+            result = self.results.get(child_id)
+            if result is not None:
+                values[f"{child.queue}:{child_id}" if child is not None else child_id] = result
+            elif child_id in self.pinned_results:
+                values[child_id] = self.pinned_results[child_id][1]
+        return values
+
+    def children_failures(self, id: str, mode: str) -> dict[str, str]:
+        """Errors of children that failed under policy ``mode`` (``continue`` or ``ignore``), by ``queue:id``."""
+        failures = self.child_failures.get(id, {})
+        return {
+            f"{queue}:{child}": error for child, (child_mode, error, queue) in failures.items() if child_mode == mode
+        }
+
+    def blocked_by(self, job: Job) -> list[str]:
+        """Dependencies that a gated job waits for and that can no longer complete by themselves."""
+        if job.location != Location.GATED:
+            return []
+        blocked: list[str] = []
+        for id in job.depends_on:
+            if id in self.proofs:
+                continue
+            dependency = self.jobs.get(id)
+            if dependency is None or dependency.location == Location.DEAD:
+                blocked.append(id)
+        return blocked

@@ -1,0 +1,147 @@
+"""Start: take over what a journal holds, by the rules for jobs that a crash interrupted.
+
+The broker drives the steps in their order (controls, active, pending, dead letters, completed) and commits in between; here
+is what each row becomes.
+"""
+
+from __future__ import annotations
+
+from bunqueue_core.engine.base import CRON_KEY_PREFIX
+from bunqueue_core.engine.dependencies import DependencyRules
+from bunqueue_core.engine.limits import ConcurrencyLimiter, RateLimiter
+from bunqueue_core.engine.queue import QueueState
+from bunqueue_core.model.job import Job, Location
+from bunqueue_core.model.requests import DlqEntry, DlqReason, StallConfig
+from bunqueue_core.storage.changes import QueueRow
+from bunqueue_core.storage.records import dlq_config_from, unpack
+
+#: Error of a job whose stored dependencies cannot be read.
+CORRUPT_DEPENDENCIES = "corrupt-dependency-metadata"
+
+
+class Recovering(DependencyRules):
+    """What stored rows become."""
+
+    def restore_queue(self, row: QueueRow, now: int) -> None:
+        """Controls of a queue."""
+        queue = self.queue(row.name)
+        queue.paused = bool(row.paused)
+        if row.rate_limit is not None:
+            rate = RateLimiter(row.rate_limit, row.rate_limit_duration or 1000, row.rate_limit_expires_at, now)
+            if not rate.expired(now):
+                queue.rate = rate
+        if row.concurrency_limit is not None:
+            queue.concurrency = ConcurrencyLimiter(row.concurrency_limit)
+        if (
+            row.stall_enabled is not None
+            and row.stall_interval is not None
+            and row.max_stalls is not None
+            and row.stall_grace_period is not None
+        ):
+            queue.stall = StallConfig(
+                bool(row.stall_enabled), row.stall_interval, row.max_stalls, row.stall_grace_period
+            )
+        if row.dlq_config is not None:
+            queue.dlq_config = dlq_config_from(unpack(row.dlq_config))
+        if queue.default_controls:
+            self.mark_queue(queue)
+
+    def restore_active(self, job: Job, now: int, *, buried: bool) -> None:
+        """A job that was active when the process ended: charged an attempt and a stall, then retried or buried.
+
+        Args:
+            buried: a dead letter of the same id is stored; then that one counts.
+        """
+        queue = self.queue(job.queue)
+        if buried or (job.unique_key is not None and job.unique_key.startswith(CRON_KEY_PREFIX)):
+            self.marks.removed(job)
+            return
+        job.attempts += 1
+        job.stall_count += 1
+        job.last_heartbeat = now
+        maximum = job.options.max_attempts
+        reason: DlqReason | None = None
+        if job.attempts >= maximum:
+            reason = "max_attempts_exceeded"
+            error = f"Job reached max attempts ({maximum}) during startup recovery"
+        elif 0 < queue.stall.max_stalls <= job.stall_count:
+            reason = "stalled"
+            error = f"Job stalled {job.stall_count} times (recovered at startup)"
+        self.jobs[job.id] = job
+        if reason is not None:
+            self.record_attempt(job, now, reason, error)
+            job.started_at = None
+            self.bury(queue, job, now, reason, error)
+            return
+        self.record_attempt(job, now, "stalled", "Interrupted during recovery")
+        job.run_at = now + self.retry_delay(job, job.attempts)
+        job.started_at = None
+        self._restore_owner(queue, job, now)
+        job = self.requeue(queue, job, now)
+        self.marks.changed(job)
+
+    def restore_pending(self, job: Job, now: int) -> None:
+        """A job that waited. One that was released before never goes back behind its gate."""
+        queue = self.queue(job.queue)
+        self.jobs[job.id] = job
+        self._restore_owner(queue, job, now)
+        if job.location == Location.PARKED:
+            queue.parked[job.id] = job
+            return
+        if job.location == Location.GATED:
+            unmet = self.unmet(job.depends_on)
+            if unmet:
+                self.gate(queue, job, unmet)
+                return
+            self.marks.changed(job)
+        job.location = Location.READY
+        queue.insert(job, now)
+
+    def restore_corrupt(self, job: Job, now: int) -> None:
+        """A job whose dependencies cannot be read must not run as if it had none."""
+        queue = self.queue(job.queue)
+        self.jobs[job.id] = job
+        self.bury(queue, job, now, "unknown", CORRUPT_DEPENDENCIES)
+
+    def _restore_owner(self, queue: QueueState, job: Job, now: int) -> None:
+        self.claim_key(queue, job, now)
+        if job.group_id is not None:
+            groups = queue.group_set()
+            if job.group_order <= 0:
+                job.group_order = groups.next_order
+            groups.next_order = max(groups.next_order, job.group_order + 1)
+
+    def restore_dead_letter(self, row_id: int, entry: DlqEntry) -> None:
+        queue = self.queue(entry.job.queue)
+        self.jobs[entry.job.id] = entry.job
+        self.next_dlq_id = max(self.next_dlq_id, row_id + 1)
+        self.add_dead_letter(queue, entry, row_id)
+
+    def restore_completed(self, jobs: list[Job]) -> None:
+        """Completed jobs that memory keeps, newest first."""
+        for job in jobs:
+            if job.id not in self.jobs:
+                self.jobs[job.id] = job
+                self.queue(job.queue)
+                self.completed_order.appendleft(job)
+                self.completed_in_memory += 1
+
+    def finish_recovery(self, completed_counts: dict[str, int]) -> None:
+        """Set what needs everything to be there."""
+        for job in self.completed_order:
+            self.queue(job.queue).completed[job.id] = job
+        for name, count in completed_counts.items():
+            queue = self.queue(name)
+            queue.completed_count = count
+            if count > len(queue.completed):
+                self.evicted = True
+
+    def adopt_completed(self, job: Job) -> None:
+        """Take a completed job that only the journal holds into memory, so that a verb can work on it."""
+        if job.id in self.jobs:
+            return
+        self.jobs[job.id] = job
+        queue = self.queue(job.queue)
+        queue.completed[job.id] = job
+        self.completed_order.append(job)
+        self.completed_in_memory += 1

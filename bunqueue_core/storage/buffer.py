@@ -1,0 +1,265 @@
+"""The write buffer: group commit, retries and their limits, the same for every journal driver.
+
+Whatever was marked since the last swap is one *generation*. Whoever must answer after the commit puts a waiter on the generation's
+ticket; one commit settles them all. The rows are built at the swap, under the engine's lock, whole.
+
+A commit that fails keeps its change set in front and is tried again with growing pauses; marks go on gathering behind it,
+coalesced. After :data:`CRITICAL_TRIES` the critical callback is told once which jobs are affected, adds are refused, and one try
+every 30 s goes on until it succeeds. Nothing is dropped while the process lives.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from bunqueue_core.model.errors import JournalError, StorageUnavailable
+from bunqueue_core.model.requests import Event
+from bunqueue_core.storage.changes import ChangeSet
+from bunqueue_core.storage.journal import Journal
+
+#: Unwritten jobs at which a commit starts without waiting for the interval.
+FLUSH_JOBS: Final = 100
+
+#: A commit starts at most this long after the first unwritten buffered add, ms.
+FLUSH_INTERVAL_MS: Final = 10
+
+#: Pause before the first retry of a failed commit, doubled each time, ms.
+FIRST_RETRY_MS: Final = 100
+
+#: Longest pause between two tries, ms.
+MAX_RETRY_MS: Final = 30_000
+
+#: Failed tries in a row after which the storage counts as unavailable.
+CRITICAL_TRIES: Final = 10
+
+#: Unwritten rows above which a buffered add answers after its commit, too: a bound on memory and on what a crash can lose.
+MAX_UNWRITTEN_ROWS: Final = 50_000
+
+#: Unwritten payload bytes with the same meaning.
+MAX_UNWRITTEN_BYTES: Final = 64 * 1024 * 1024
+
+#: An answer that has waited this long for its commit gets an error; its change stays queued. ms
+COMMAND_DEADLINE_MS: Final = 30_000
+
+
+class Waiter(Protocol):
+    """Somebody who waits for a commit."""
+
+    def settle_commit(self, error: BaseException | None) -> None:
+        """The commit that was waited for succeeded, or is given up for."""
+
+
+@dataclass(slots=True)
+class CriticalFailure:
+    """What the critical callback is told: the jobs whose changes are not written, how often it was tried, and why it failed."""
+
+    job_ids: list[str]
+    attempts: int
+    disk_full: bool
+    problem: str
+
+
+class Generation:
+    """Everything marked since the last swap: who waits for it and which events leave with it."""
+
+    __slots__ = ("events", "opened_at", "waiters")
+
+    def __init__(self) -> None:
+        self.waiters: list[Waiter] = []
+        self.events: list[Event] = []
+        self.opened_at = 0  #: when the first waiter came (epoch ms)
+
+
+class Source(Protocol):
+    """What the buffer needs of the engine; called under the engine's lock."""
+
+    @property
+    def pending(self) -> bool: ...
+
+    def drain(self) -> ChangeSet: ...
+
+
+class WriteBuffer:
+    """See the module's head.
+
+    Args:
+        journal: where commits go.
+        source: gives the marks.
+        lock: the engine's lock.
+        clock: epoch ms.
+        on_settled: called, in commit order and outside all locks, with each generation that was committed.
+        on_critical: the critical callback.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        source: Source,
+        lock: threading.RLock,
+        clock: Callable[[], int],
+        on_settled: Callable[[Sequence[Event], Sequence[Waiter]], None],
+        on_critical: Callable[[CriticalFailure], None],
+    ) -> None:
+        self._journal = journal
+        self._source = source
+        self._lock = lock
+        self._clock = clock
+        self._on_settled = on_settled
+        self._on_critical = on_critical
+        self._commit_mutex = threading.Lock()
+        self._settling = threading.Lock()
+        self._settled: deque[Generation] = deque()
+        self._stuck: tuple[ChangeSet, Generation] | None = None
+        self._retry_at = 0
+        self.generation = Generation()
+        self.failures = 0  #: failed tries in a row
+        self.total_failures = 0
+        self.commits = 0
+        self.rows_written = 0
+        self.disk_full = False
+        self.problem: str | None = None
+        self.failing_since: int | None = None
+
+    # -- under the engine's lock --------------------------------------------------------------------------------------
+
+    def add_waiter(self, waiter: Waiter, now: int) -> None:
+        """Settle ``waiter`` with the commit that holds everything marked so far."""
+        generation = self.generation
+        if not generation.waiters:
+            generation.opened_at = now
+        generation.waiters.append(waiter)
+
+    def check_available(self) -> None:
+        """Refuse an add while the storage is given up for unavailable.
+
+        Raises:
+            StorageUnavailable: the last :data:`CRITICAL_TRIES` commits failed.
+        """
+        if self.failures >= CRITICAL_TRIES:
+            raise StorageUnavailable(self.problem or "writes fail")
+
+    # -- committing ---------------------------------------------------------------------------------------------------
+
+    @property
+    def busy(self) -> bool:
+        """True while a commit is under way."""
+        return self._commit_mutex.locked()
+
+    @property
+    def work_to_do(self) -> bool:
+        """True if a commit would write or settle something."""
+        return self._stuck is not None or self._source.pending or bool(self.generation.waiters)
+
+    def next_try(self, now: int) -> int | None:
+        """When a failed commit is tried again, or a waiting answer has to be given up for (epoch ms); None if all is well."""
+        if self._stuck is None:
+            return None
+        waiting = [g.opened_at for g in (self._stuck[1], self.generation) if g.waiters]
+        return min([self._retry_at, *(at + COMMAND_DEADLINE_MS for at in waiting)])
+
+    def flush(self, *, force: bool = False) -> bool:
+        """Commit the present generation (or the one that is stuck, first). True unless the storage failed.
+
+        Blocks while another thread commits: what it finds afterwards it commits itself, for all who wait.
+
+        Args:
+            force: try a stuck commit even before its time.
+        """
+        with self._commit_mutex:
+            done = self._flush(force)
+        self._settle()
+        return done
+
+    def _flush(self, force: bool) -> bool:
+        while True:
+            if self._stuck is not None:
+                now = self._clock()
+                self._give_up_on_old(now)
+                if not force and now < self._retry_at:
+                    return False
+                changes, generation = self._stuck
+            else:
+                with self._lock:
+                    if not self._source.pending and not self.generation.waiters and not self.generation.events:
+                        return True
+                    generation = self.generation
+                    self.generation = Generation()
+                    changes = self._source.drain()
+            try:
+                if not changes.empty:
+                    self._journal.commit(changes)
+                    self.commits += 1
+                    self.rows_written += changes.rows
+            except JournalError as error:
+                self._failed(changes, generation, error)
+                return False
+            was_stuck = self._stuck is not None
+            self._stuck = None
+            self.failures = 0
+            self.disk_full = False
+            self.problem = None
+            self._settled.append(generation)
+            if not was_stuck:
+                return True
+
+    def _failed(self, changes: ChangeSet, generation: Generation, error: JournalError) -> None:
+        now = self._clock()
+        self._stuck = (changes, generation)
+        self.failures += 1
+        self.total_failures += 1
+        self.disk_full = error.disk_full
+        self.problem = "disk full" if error.disk_full else "database busy" if error.busy else "writes fail"
+        self.failing_since = now
+        if self.failures < CRITICAL_TRIES:
+            self._retry_at = now + min(MAX_RETRY_MS, FIRST_RETRY_MS * 2 ** (self.failures - 1))
+        else:
+            self._retry_at = now + MAX_RETRY_MS
+        self._give_up_on_old(now)
+        if self.failures == CRITICAL_TRIES:
+            affected = dict.fromkeys([row.id for row in changes.put] + [row.id for row in changes.moved])
+            self._on_critical(CriticalFailure(list(affected), self.failures, self.disk_full, self.problem))
+
+    def _give_up_on_old(self, now: int) -> None:
+        """Answer those who have waited too long; what they asked for stays queued."""
+        for generation in (self._stuck[1] if self._stuck is not None else None, self.generation):
+            if generation is None or not generation.waiters or generation.opened_at + COMMAND_DEADLINE_MS > now:
+                continue
+            with self._lock:
+                waiters, generation.waiters = generation.waiters, []
+            error = StorageUnavailable(self.problem or "writes fail")
+            for waiter in waiters:
+                waiter.settle_commit(error)
+
+    def _settle(self) -> None:
+        """Settle committed generations in order. One thread does it at a time; the others leave theirs to it."""
+        while self._settled:
+            if not self._settling.acquire(blocking=False):
+                return
+            try:
+                while self._settled:
+                    generation = self._settled.popleft()
+                    self._on_settled(generation.events, generation.waiters)
+            finally:
+                self._settling.release()
+
+    def fail_waiters(self, error: BaseException) -> None:
+        """Answer everybody who still waits: the broker closes."""
+        with self._lock:
+            waiters = list(self.generation.waiters)
+            self.generation.waiters = []
+            if self._stuck is not None:
+                waiters += self._stuck[1].waiters
+                self._stuck[1].waiters = []
+        for waiter in waiters:
+            waiter.settle_commit(error)
+
+    def statistics(self) -> dict[str, Any]:
+        return {
+            "commits": self.commits,
+            "commitFailures": self.total_failures,
+            "rowsWritten": self.rows_written,
+        }
