@@ -78,6 +78,17 @@ class Broker:
         """Open the storage, recover what it holds, and begin to serve."""
         raise NotImplementedError
 
+    def drain(self) -> None:
+        """Begin an orderly stop: hand nothing out any more and refuse adds (:class:`BrokerClosed`), but take outcomes.
+
+        Pulls are answered empty, waiting ones not before their wait is over, so that workers do not spin. Idempotent.
+        """
+
+    @property
+    def active_jobs(self) -> int:
+        """Jobs that workers of this broker hold now: what an orderly stop waits for. Never waits."""
+        return 0
+
     def close(self, deadline_s: float = 30.0) -> Answer[None]:
         """Write everything that was accepted, hand unfinished deliveries back uncharged, and release the storage.
 
@@ -90,7 +101,12 @@ class Broker:
         raise NotImplementedError
 
     def statistics(self) -> dict[str, int | float]:
-        """Numbers for ``Stats`` and metrics: totals, sizes of bounded collections, storage figures. Never waits."""
+        """Numbers for ``Stats`` and metrics: totals, sizes of bounded collections, storage figures. Never waits.
+
+        Every broker gives, over all queues, ``waiting`` (ready, without priority), ``prioritized``, ``paused`` (ready jobs of
+        paused queues, which the first two leave out), ``delayed``, ``active``, ``waitingChildren``, ``completed`` (retained) and
+        ``dlq``; since its start ``totalPushed``, ``totalPulled``, ``totalCompleted`` and ``totalFailed`` (for good). Others as it has them.
+        """
         raise NotImplementedError
 
     def snapshot_source(self) -> SnapshotSource | None:
