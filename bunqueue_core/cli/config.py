@@ -6,6 +6,7 @@ import os
 
 import click
 
+from bunqueue_core.cli.family import Family
 from bunqueue_core.cli.options import Globals
 from bunqueue_core.cli.output import print_json, warn
 from bunqueue_core.config.files import load_config_file
@@ -16,7 +17,7 @@ from bunqueue_core.plugins.manager import PluginManager
 _file = click.option("-c", "--config", "path", metavar="FILE", help="Configuration file (.py, .toml or .json).")
 
 
-@click.group("config", context_settings={"help_option_names": []})
+@click.group("config", cls=Family, context_settings={"help_option_names": []})
 def config() -> None:
     """Check or show the configuration that a server would be started with."""
 
@@ -35,9 +36,8 @@ def check(options: Globals, path: str | None) -> int:
         return 0
     for text in resolution.warnings:
         warn(text)
-    click.echo(
-        f"The configuration is valid ({source}); storage is {plugins.driver(settings.storage.driver).describe(settings.storage)}"
-    )
+    storage = plugins.driver(settings.storage.driver).describe(settings.storage)
+    click.echo(f"The configuration is valid ({source}); storage is {storage}")
     return 0
 
 

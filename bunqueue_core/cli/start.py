@@ -79,7 +79,7 @@ class _Start(click.Command):
 @click.option("--tls-cert", metavar="FILE", help="PEM certificate for both listeners (TLS_CERT_FILE).")
 @click.option("--tls-key", metavar="FILE", help="PEM key (TLS_KEY_FILE).")
 @click.pass_obj
-def start(options: Globals, config: str | None, **given: str | None) -> int:
+def start(options: Globals, /, config: str | None, **given: str | None) -> int:
     """Start the server and run it until SIGINT or SIGTERM.
 
     Flags win over the configuration file (bunqueue.config.py, .toml or .json in the working directory), which wins over

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from bunqueue_core.config.resolve import Resolution
 from bunqueue_core.config.schema import Setting
+from bunqueue_core.config.settings import Settings
 
 MASK: Final = "***"
 
@@ -30,10 +31,9 @@ def mask(setting: Setting, value: Any) -> Any:
 
 def rows(resolution: Resolution) -> list[tuple[str, Any, str]]:
     """(key, shown value, origin) of every setting that applies, in the order of the sections."""
-    return [
-        (key, mask(setting, resolution.values[key]), str(resolution.origins[key]))
-        for key, setting in resolution.known.items()
-    ]
+    sections = list(Settings.model_fields)
+    known = sorted(resolution.known.items(), key=lambda item: sections.index(item[1].section))
+    return [(key, mask(setting, resolution.values[key]), str(resolution.origins[key])) for key, setting in known]
 
 
 def as_text(value: Any) -> str:
