@@ -59,4 +59,5 @@ def open_broker(
         settings=cast(JournalSettings, storage),
         strategies=plugins.strategies,
         log=log,
+        role=role,
     )
