@@ -1,0 +1,58 @@
+# The commands of this repository. `make start` and `make test` need nothing but Python 3.11 or newer and make.
+# ARGS passes arguments on: make start ARGS="--tcp-port 7000", make test ARGS="-k config".
+
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo $$p && break; done)
+VENV := .venv
+BIN := $(VENV)/bin
+DATA := data
+ARGS ?=
+
+MANIFESTS := pyproject.toml constraints.txt $(wildcard plugins/*/pyproject.toml)
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.DEFAULT_GOAL := help
+.PHONY: help start test check format bench clean
+
+help: ## Say what there is.
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+start: $(VENV)/.for-start ## Start the server on ./data/bunqueue.db (TCP 6789, HTTP 6790).
+	@mkdir -p $(DATA)
+	@exec $(BIN)/bunqueue start --data-path $(DATA)/bunqueue.db $(ARGS)
+
+test: $(VENV)/.for-development ## Run the whole test suite.
+	$(BIN)/python -m pytest $(ARGS)
+
+check: $(VENV)/.for-development ## Check style, types and generated code.
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	@if [ -f tools/async_to_sync.py ]; then \
+		echo "$(BIN)/python tools/async_to_sync.py --check"; $(BIN)/python tools/async_to_sync.py --check; fi
+
+format: $(VENV)/.for-development ## Format the code and mend what can be mended.
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/.for-development ## Measure the workloads, beside the original where it is installed.
+	$(BIN)/python -m benchmarks $(ARGS)
+
+clean: ## Remove the virtual environment and caches; data stays.
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# What is installed depends on the manifests alone: the packages themselves are installed in place.
+$(VENV)/.for-start: $(MANIFESTS) | $(BIN)/python
+	@echo "Installing the server into $(VENV) ..."
+	@$(PIP_INSTALL) -e ".[server]" -e plugins/bunqueue_sqlite
+	@touch $@
+
+$(VENV)/.for-development: $(MANIFESTS) | $(BIN)/python
+	@echo "Installing the server, all plugins and the development tools into $(VENV) ..."
+	@$(PIP_INSTALL) -e ".[server,dev]" -e plugins/bunqueue_sqlite -e plugins/bunqueue_postgres -e plugins/bunqueue_s3
+	@touch $@ $(VENV)/.for-start
+
+$(BIN)/python:
+	@if [ -z "$(PYTHON)" ]; then echo "Python 3.11 or newer is needed; name one with: make PYTHON=/path/to/python3" >&2; exit 1; fi
+	@$(PYTHON) -m venv $(VENV)
