@@ -16,8 +16,8 @@ PLUGINS = ("bunqueue_sqlite", "bunqueue_postgres", "bunqueue_s3")
 ALLOWED: dict[str, set[str]] = {
     "model": set(),
     "answer": {"model"},
-    "engine": {"model", "storage"},
-    "scheduling": {"model", "plugins"},
+    "engine": {"model", "storage", "scheduling"},
+    "scheduling": {"model", "plugins", "storage"},
 }
 
 #: Packages of the core that a package may not import.
@@ -34,7 +34,7 @@ FORBIDDEN: dict[str, set[str]] = {
 ENGINE_USERS = {"engine", "broker"}
 
 #: What a plugin may import of the core.
-FOR_PLUGINS = {"model", "storage", "broker", "backup", "plugins", "testing", "answer"}
+FOR_PLUGINS = {"model", "storage", "broker", "backup", "plugins", "scheduling", "testing", "answer"}
 
 
 def _imports(path: Path, package: str) -> Iterator[str]:
