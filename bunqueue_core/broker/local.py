@@ -1,28 +1,14 @@
-"""``LocalBroker``: the in-process engine, its write buffer and a journal behind the ``Broker`` verbs.
-
-One lock guards the engine; verbs may be called from any thread and from event loops. What must be durable before it is answered
-waits for its generation's commit (see :mod:`bunqueue_core.storage.buffer`). A lone synchronous caller commits itself; under a
-running event loop the commit happens between two rounds of the loop, for all commands of the round.
-"""
+"""``LocalBroker``: the verbs of the in-process engine, kept by a journal. See :mod:`bunqueue_core.broker.frame` for how they are answered."""
 
 from __future__ import annotations
 
-import asyncio
-import heapq
-import threading
-import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
 from bunqueue_core.answer import Answer
-from bunqueue_core.broker.hosts import Host, LoopHost, ManualHost, ThreadHost
-from bunqueue_core.broker.protocol import Broker, Capabilities
-from bunqueue_core.engine.base import EngineSettings
-from bunqueue_core.engine.engine import Engine
-from bunqueue_core.model.errors import BrokerClosed, CommandError, NotFound, StorageUnavailable
-from bunqueue_core.model.job import Job, JobSpec, JobState, Location, failed_reason
-from bunqueue_core.model.payload import Packer
-from bunqueue_core.model.ports import Ports
+from bunqueue_core.broker.frame import LocalFrame, ParkedPull, Wait
+from bunqueue_core.model.errors import BrokerClosed, CommandError, NotFound
+from bunqueue_core.model.job import Job, JobSpec, JobState, failed_reason
 from bunqueue_core.model.requests import (
     Ack,
     Acknowledged,
@@ -31,618 +17,27 @@ from bunqueue_core.model.requests import (
     DlqConfig,
     DlqEntry,
     DlqFilter,
-    Event,
     Failure,
-    Health,
+    FlowJob,
     JobView,
+    LogEntry,
     Page,
     Progress,
     PullRequest,
     Pushed,
+    QueueLimits,
+    QueueMetrics,
     Renewal,
     StallConfig,
 )
-from bunqueue_core.storage.buffer import (
-    FLUSH_INTERVAL_MS,
-    FLUSH_JOBS,
-    MAX_UNWRITTEN_BYTES,
-    MAX_UNWRITTEN_ROWS,
-    CriticalFailure,
-    Waiter,
-    WriteBuffer,
-)
-from bunqueue_core.storage.changes import FLOW_FAILURE_TABLE, PROOF_TABLE
-from bunqueue_core.storage.journal import Journal, SnapshotSource, StoredJob
-from bunqueue_core.storage.records import CorruptDependencies, dlq_from_row, job_from_row, logical_state
-
-if TYPE_CHECKING:
-    from bunqueue_core.plugins.drivers import BackoffStrategy, JournalSettings
-
-T = TypeVar("T")
-
-#: Rows that are read at once at start.
-LOAD_BATCH: Final = 10_000
-
-#: Deadlines fired in one go before others get a turn.
-DUE_AT_ONCE: Final = 1_000
-
-#: Completed jobs that one retention tick deletes at most, and the time between two ticks, ms.
-RETENTION_BATCH: Final = 1_000
-RETENTION_INTERVAL_MS: Final = 10_000
+from bunqueue_core.storage.buffer import MAX_UNWRITTEN_BYTES, MAX_UNWRITTEN_ROWS
+from bunqueue_core.storage.changes import LOG_TABLE
+from bunqueue_core.storage.journal import StoredJob
+from bunqueue_core.storage.records import job_from_row, logical_state, logs_from
 
 
-class _Committed:
-    """A value that is known already and becomes the answer with the commit."""
-
-    __slots__ = ("answer", "value")
-
-    def __init__(self, answer: Answer[Any], value: Any) -> None:
-        self.answer = answer
-        self.value = value
-
-    def settle_commit(self, error: BaseException | None) -> None:
-        if error is None:
-            self.answer.settle(self.value)
-        else:
-            self.answer.fail(error)
-
-
-class _Parked:
-    """A pull that waits for something to claim."""
-
-    __slots__ = ("answer", "deadline", "deliveries", "request", "retry_at")
-
-    def __init__(
-        self, request: PullRequest, answer: Answer[list[Delivery]], deadline: int, retry_at: int | None
-    ) -> None:
-        self.request = request
-        self.answer = answer
-        self.deadline = deadline  #: epoch ms
-        self.retry_at = retry_at  #: when something may become claimable by itself, epoch ms
-        self.deliveries: list[Delivery] | None = None
-
-    @property
-    def wake_at(self) -> int:
-        return self.deadline if self.retry_at is None else min(self.deadline, self.retry_at)
-
-
-class _Wait:
-    """Somebody who waits for the end of a job."""
-
-    __slots__ = ("answer", "deadline", "id")
-
-    def __init__(self, id: str, answer: Answer[tuple[bool, bytes | None]], deadline: int) -> None:
-        self.id = id
-        self.answer = answer
-        self.deadline = deadline
-
-
-class LocalBroker(Broker):
-    """See the module's head.
-
-    Args:
-        journal: where the jobs are kept; None keeps them in memory only.
-        ports: clock, ids, randomness.
-        capabilities: what the storage driver announces.
-        settings: bounds of the engine.
-        strategies: back-off strategies by name.
-        log: writes one record: level, message, fields.
-        role: who works between calls: the running event loop (``server``), a thread (``embedded``), or the caller (``manual``).
-    """
-
-    def __init__(
-        self,
-        journal: Journal | None,
-        *,
-        ports: Ports,
-        capabilities: Capabilities,
-        settings: JournalSettings,
-        strategies: Mapping[str, BackoffStrategy],
-        log: Callable[..., None],
-        role: Literal["server", "embedded", "manual"] = "embedded",
-    ) -> None:
-        self.capabilities = capabilities
-        self._journal = journal
-        self._ports = ports
-        self._now = ports.now
-        self._settings = settings
-        self._log = log
-        self._lock = threading.RLock()
-        self._engine = Engine(
-            ports,
-            EngineSettings(
-                max_completed_jobs=settings.max_completed_jobs, persistent=journal is not None, strategies=strategies
-            ),
-            journaled=journal is not None,
-        )
-        self._buffer: WriteBuffer | None = None
-        if journal is not None:
-            self._buffer = WriteBuffer(
-                journal, self._engine.marks, self._lock, ports.now, self._settled, self._critical
-            )
-        self._host: Host = {"server": LoopHost, "embedded": ThreadHost, "manual": ManualHost}[role]()
-        self._state: Literal["new", "open", "draining", "closed"] = "new"
-        self._parked: dict[str, dict[_Parked, None]] = {}
-        self._parked_answers: dict[int, _Parked] = {}
-        self._waits: dict[str, list[_Wait]] = {}
-        self._wakes: list[tuple[int, int, _Parked | _Wait]] = []
-        self._sequence = 0
-        self._listeners: dict[int, tuple[str | None, Callable[[Event], None]]] = {}
-        self._flush_at: int | None = None
-        self._driving: dict[int, threading.Event] = {}
-        self._loops_driving: set[int] = set()
-        self._started_at = 0
-        self.on_critical: Callable[[CriticalFailure], None] | None = None
-
-    # -- life cycle ---------------------------------------------------------------------------------------------------
-
-    def start(self) -> Answer[None]:
-        if self._state != "new":
-            raise RuntimeError("a broker is started once")
-        journal = self._journal
-        if journal is not None:
-            journal.open()
-            try:
-                self._recover(journal)
-            except BaseException:
-                journal.close()
-                raise
-        self._started_at = self._now()
-        self._state = "open"
-        if self._settings.completed_retention_ms is not None:
-            self._engine.agenda.set("retention", self._now(), self._retain)
-        self._host.start(self._work, self._now)
-        with self._lock:
-            self._arm()
-        return Answer.of(None)
-
-    def drain(self) -> None:
-        """Begin an orderly stop: hand nothing out any more and refuse adds, but take outcomes."""
-        with self._lock:
-            if self._state == "open":
-                self._state = "draining"
-
-    @property
-    def active_jobs(self) -> int:
-        """Jobs that workers hold now."""
-        with self._lock:
-            return sum(len(queue.active) for queue in self._engine.queues.values())
-
-    def close(self, deadline_s: float = 30.0) -> Answer[None]:
-        with self._lock:
-            if self._state in ("closed", "new"):
-                self._state = "closed"
-                return Answer.of(None)
-            self._state = "closed"
-            parked = [parked for waiting in self._parked.values() for parked in waiting]
-            waits = [wait for waiting in self._waits.values() for wait in waiting]
-            self._parked.clear()
-            self._waits.clear()
-            if self.capabilities.persistent:
-                self._engine.hand_back_all(self._now())
-        for waiting in parked:
-            waiting.answer.settle([])
-        for wait in waits:
-            wait.answer.settle((False, None))
-        self._host.stop()
-        if self._buffer is not None and self._journal is not None:
-            give_up_at = time.monotonic() + deadline_s
-            while not self._buffer.flush(force=True) and time.monotonic() < give_up_at:
-                threading.Event().wait(0.1)
-            self._buffer.fail_waiters(BrokerClosed("Broker is closed"))
-            unwritten = self._buffer.work_to_do
-            self._journal.close()
-            if unwritten:
-                return Answer.failed(StorageUnavailable("changes could not be written before the deadline"))
-        return Answer.of(None)
-
-    def health(self) -> Health:
-        buffer = self._buffer
-        if self._state != "open":
-            return Health(ready=False, problem="draining" if self._state == "draining" else "not open")
-        if buffer is None or buffer.problem is None:
-            return Health(ready=True)
-        return Health(
-            ready=False, degraded=True, problem=buffer.problem, disk_full=buffer.disk_full, since=buffer.failing_since
-        )
-
-    def statistics(self) -> dict[str, int | float]:
-        with self._lock:
-            engine = self._engine
-            now = self._now()
-            numbers: dict[str, int | float] = dict.fromkeys(
-                ("waiting", "prioritized", "delayed", "active", "dlq", "completed", "waitingChildren", "paused"), 0
-            )
-            for name, queue in engine.queues.items():
-                counts = engine.counts(name, now)
-                numbers["waiting"] += counts.waiting
-                numbers["prioritized"] += counts.prioritized
-                numbers["paused"] += counts.paused
-                numbers["delayed"] += counts.delayed
-                numbers["active"] += counts.active
-                numbers["dlq"] += counts.failed
-                numbers["completed"] += queue.completed_count
-                numbers["waitingChildren"] += counts.waiting_children
-            numbers.update(
-                totalPushed=engine.totals.pushed,
-                totalPulled=engine.totals.pulled,
-                totalCompleted=engine.totals.completed,
-                totalFailed=engine.totals.failed,
-                queues=len(engine.queues),
-                jobs=len(engine.jobs),
-                locks=sum(job.lease is not None for queue in engine.queues.values() for job in queue.active.values()),
-                sessions=len(engine.sessions),
-                parkedPulls=sum(len(waiting) for waiting in self._parked.values()),
-                uptimeMs=now - self._started_at,
-                unwrittenRows=engine.marks.rows,
-            )
-            if self._buffer is not None and self._journal is not None:
-                numbers.update(self._buffer.statistics())
-                numbers["storageBytes"] = self._journal.size_bytes()
-            return numbers
-
-    def snapshot_source(self) -> SnapshotSource | None:
-        return self._journal if self.capabilities.snapshots else None
-
-    def flush(self) -> bool:
-        """Write everything that was accepted so far. False if the storage failed; it is tried again by itself then."""
-        return self._buffer.flush(force=True) if self._buffer is not None else True
-
-    # -- recovery -----------------------------------------------------------------------------------------------------
-
-    def _recover(self, journal: Journal) -> None:
-        """Take over what the journal holds: controls, active, pending, dead letters, completed, in this order."""
-        engine = self._engine
-        begun = time.monotonic()
-        now = self._now()
-        for controls in journal.load_queues():
-            engine.restore_queue(controls, now)
-        for id, queue, _ in journal.load_table(PROOF_TABLE):
-            engine.proofs[id] = queue
-        packer = Packer()
-        letters = [dlq_from_row_or_none(row, packer) for batch in journal.load_dlq(LOAD_BATCH) for row in batch]
-        buried = {entry.job.id for _, entry in filter(None, letters)}
-        recovered = 0
-        while True:
-            rows = journal.load_active(LOAD_BATCH)
-            for row in rows:
-                try:
-                    engine.restore_active(job_from_row(row), now, buried=row.id in buried)
-                except CorruptDependencies:
-                    engine.restore_corrupt(job_from_row(row, tolerate_corrupt=True), now)
-            recovered += len(rows)
-            if rows:
-                journal.commit(engine.marks.drain())
-            if len(rows) < LOAD_BATCH:
-                break
-        gated: list[Job] = []
-        pending = 0
-        for batch in journal.load_pending(LOAD_BATCH):
-            for row in batch:
-                if row.id in engine.jobs:
-                    continue  # was active a moment ago and has been recovered above
-                try:
-                    job = job_from_row(row)
-                except CorruptDependencies:
-                    engine.restore_corrupt(job_from_row(row, tolerate_corrupt=True), now)
-                    continue
-                if job.location == Location.GATED:
-                    gated.append(job)
-                else:
-                    engine.restore_pending(job, now)
-            pending += len(batch)
-            if pending % 100_000 < LOAD_BATCH <= pending:
-                self._log("info", "SQLite recovery progress", phase="pending", jobs=pending)
-        for letter in letters:
-            if letter is not None and letter[1].job.id not in engine.jobs:
-                engine.restore_dead_letter(*letter)
-        for batch in journal.load_completed(self._settings.max_completed_jobs, LOAD_BATCH):
-            engine.restore_completed([job_from_row(row, tolerate_corrupt=True) for row in batch])
-        self._adopt(journal, {id for job in gated for id in job.depends_on} - engine.jobs.keys() - engine.proofs.keys())
-        for job in gated:
-            engine.restore_pending(job, now)
-        for parent_id, child_id, queue, mode, error, _ in journal.load_table(FLOW_FAILURE_TABLE):
-            if parent_id in engine.jobs:
-                engine.child_failures.setdefault(parent_id, {})[child_id] = (mode, error, queue)
-        engine.finish_recovery(journal.completed_counts())
-        if engine.marks.pending:
-            journal.commit(engine.marks.drain())
-        self._log(
-            "info",
-            "Completed recovery",
-            interrupted=recovered,
-            pending=pending,
-            deadLetters=len(buried),
-            completed=engine.completed_in_memory,
-            queues=len(engine.queues),
-            durationMs=round((time.monotonic() - begun) * 1000),
-        )
-
-    def _adopt(self, journal: Journal, ids: set[str]) -> None:
-        """Take completed jobs into memory that only the journal holds, because something there depends on them."""
-        wanted = list(ids)
-        for start in range(0, len(wanted), 500):
-            for row in journal.read_jobs(wanted[start : start + 500]).values():
-                if row.state == "completed":
-                    self._engine.adopt_completed(job_from_row(row, tolerate_corrupt=True))
-
-    # -- the frame of a verb ------------------------------------------------------------------------------------------
-
-    def _answer(self, value: T, now: int, *, durable: bool) -> Answer[T]:
-        """End of a verb, under the lock: an answer with ``value``, after the commit if ``durable`` and there is a journal."""
-        buffer = self._buffer
-        engine = self._engine
-        if engine.woken:
-            self._serve(now)
-        if engine.finished_waits:
-            self._end_waits(now)
-        if buffer is None:
-            if engine.events:
-                self._deliver_now()
-            self._arm()
-            return Answer.of(value)
-        if durable:
-            answer: Answer[T] = Answer(self)
-            buffer.add_waiter(_Committed(answer, value), now)
-            if engine.events:
-                self._hold_events()
-            self._host.soon()
-            if self._wakes or engine.timers.next() is not None:
-                self._arm()
-            return answer
-        if engine.events:
-            if buffer.generation.waiters or buffer.generation.events:
-                self._hold_events()
-            else:
-                self._deliver_now()
-        if self._flush_at is None and engine.marks.pending:
-            self._flush_at = now + FLUSH_INTERVAL_MS
-            self._host.at(self._flush_at)
-        elif engine.marks.fresh >= FLUSH_JOBS and self._flush_at:
-            self._flush_at = 0
-            self._host.soon()
-        if self._wakes:
-            self._arm()
-        return Answer.of(value)
-
-    def _hold_events(self) -> None:
-        """Events of uncommitted changes leave with the commit."""
-        assert self._buffer is not None
-        self._buffer.generation.events.extend(self._engine.events)
-        self._engine.events.clear()
-
-    def _deliver_now(self) -> None:
-        events = self._engine.events[:]
-        self._engine.events.clear()
-        self._deliver(events)
-
-    def _deliver(self, events: Sequence[Event]) -> None:
-        for event in events:
-            for queue, listener in list(self._listeners.values()):
-                if queue is None or queue == event.queue:
-                    try:
-                        listener(event)
-                    except Exception as error:
-                        self._log("warn", "Event listener failed", error=type(error).__name__, event=event.type)
-
-    def _settled(self, events: Sequence[Event], waiters: Sequence[Waiter]) -> None:
-        """A generation is on disk."""
-        if events:
-            self._deliver(events)
-        for waiter in waiters:
-            waiter.settle_commit(None)
-
-    def _critical(self, failure: CriticalFailure) -> None:
-        self._log(
-            "error",
-            "CRITICAL: storage unavailable, adds are refused until it recovers",
-            affectedJobs=len(failure.job_ids),
-            attempts=failure.attempts,
-            diskFull=failure.disk_full,
-            problem=failure.problem,
-        )
-        if self.on_critical is not None:
-            self.on_critical(failure)
-
-    def _check_open(self) -> None:
-        if self._state != "open":
-            raise BrokerClosed(
-                "Server is shutting down; no new jobs are accepted"
-                if self._state == "draining"
-                else "Broker is closed"
-                if self._state == "closed"
-                else "Broker is not started"
-            )
-
-    # -- work between calls -------------------------------------------------------------------------------------------
-
-    def run_due(self) -> int:
-        """Do everything that is due now: deadlines, parked pulls, flushes. Gives the number of deadlines fired."""
-        fired = 0
-        with self._lock:
-            if self._state in ("new", "closed"):
-                return 0
-            engine = self._engine
-            now = self._now()
-            deadline = engine.next_deadline()
-            if deadline is not None and deadline <= now:
-                fired = engine.due(now, DUE_AT_ONCE)
-            self._wake_waiters(now)
-            if engine.woken:
-                self._serve(now)
-            if engine.finished_waits:
-                self._end_waits(now)
-            if engine.events:
-                if self._buffer is None:
-                    self._deliver_now()
-                else:
-                    self._hold_events()
-        if self._buffer is not None:
-            self._flush_at = None
-            self._buffer.flush()
-        return fired
-
-    def _work(self) -> None:
-        try:
-            self.run_due()
-        except Exception as error:
-            self._log("error", "Background work failed", error=type(error).__name__, detail=str(error))
-        with self._lock:
-            if self._state not in ("new", "closed"):
-                self._arm()
-
-    def _arm(self) -> None:
-        """Tell the host when there is something to do next. Under the lock."""
-        when = self._engine.next_deadline()
-        if self._wakes and (when is None or self._wakes[0][0] < when):
-            when = self._wakes[0][0]
-        buffer = self._buffer
-        if buffer is not None:
-            again = buffer.next_try(self._now())
-            if again is not None:
-                when = again if when is None else min(when, again)
-            elif buffer.generation.waiters:
-                when = 0
-        if when is not None:
-            self._host.at(when)
-
-    def drive(self, answer: Answer[Any], timeout: float | None) -> None:
-        """Wait in the calling thread; commit for all who wait rather than wait for another thread to do it."""
-        give_up_at = None if timeout is None else time.monotonic() + timeout
-        buffer = self._buffer
-        event: threading.Event | None = None
-        while not answer.ready:
-            if buffer is not None and buffer.generation.waiters and buffer.flush():
-                continue
-            if event is None:
-                event = threading.Event()
-                self._driving[id(answer)] = event
-                answer.add_callback(lambda _, event=event: event.set())  # type: ignore[misc]
-                continue
-            remaining = None if give_up_at is None else give_up_at - time.monotonic()
-            if remaining is not None and remaining <= 0:
-                break
-            event.wait(remaining)
-            event.clear()
-        if event is not None:
-            self._driving.pop(id(answer), None)
-
-    def drive_soon(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Commit on ``loop`` once it has run what is ready, for all its tasks that wait."""
-        key = id(loop)
-        if key in self._loops_driving or self._buffer is None or isinstance(self._host, LoopHost):
-            return
-        if not self._buffer.generation.waiters:
-            return
-        self._loops_driving.add(key)
-        loop.call_soon(self._drive_loop, key)
-
-    def _drive_loop(self, key: int) -> None:
-        self._loops_driving.discard(key)
-        if self._buffer is not None:
-            self._buffer.flush()
-
-    # -- parked pulls and waits ---------------------------------------------------------------------------------------
-
-    def _schedule(self, waiting: _Parked | _Wait, when: int) -> None:
-        self._sequence += 1
-        heapq.heappush(self._wakes, (when, self._sequence, waiting))
-
-    def _serve(self, now: int) -> None:
-        """Something became claimable in queues with parked pulls: try those again, first come first served."""
-        engine = self._engine
-        while engine.woken:
-            name = next(iter(engine.woken))
-            del engine.woken[name]
-            if self._state != "open":
-                continue
-            for parked in list(self._parked.get(name, ())):
-                deliveries, retry_at = engine.pull(parked.request, now)
-                if deliveries:
-                    self._claimed(parked, deliveries, now)
-                    continue
-                if retry_at is not None and (parked.retry_at is None or retry_at < parked.retry_at):
-                    self._schedule(parked, min(retry_at, parked.deadline))
-                parked.retry_at = retry_at
-                if parked.request.group is None:
-                    break
-
-    def _claimed(self, parked: _Parked, deliveries: list[Delivery], now: int) -> None:
-        self._unpark(parked)
-        parked.deliveries = deliveries
-        if self._buffer is None:
-            parked.answer.settle(deliveries)
-            return
-        self._buffer.add_waiter(_Committed(parked.answer, deliveries), now)
-        driver = self._driving.get(id(parked.answer))
-        if driver is not None:
-            driver.set()  # the thread that waits for it commits
-        self._host.soon()
-
-    def _forget_parked(self, answer: Answer[list[Delivery]]) -> None:
-        self._parked_answers.pop(id(answer), None)
-
-    def _unpark(self, parked: _Parked) -> None:
-        name = parked.request.queue
-        waiting = self._parked.get(name)
-        if waiting is not None and parked in waiting:
-            del waiting[parked]
-            if not waiting:
-                del self._parked[name]
-            queue = self._engine.queues.get(name)
-            if queue is not None:
-                queue.waiters = len(waiting)
-            elif waiting:
-                self._engine.awaited[name] = len(waiting)
-            else:
-                self._engine.awaited.pop(name, None)
-
-    def _wake_waiters(self, now: int) -> None:
-        """Parked pulls and waits whose time has come."""
-        wakes = self._wakes
-        while wakes and wakes[0][0] <= now:
-            waiting = heapq.heappop(wakes)[2]
-            if isinstance(waiting, _Wait):
-                if waiting in self._waits.get(waiting.id, ()):
-                    self._end_wait(waiting, (False, None))
-                continue
-            if waiting not in self._parked.get(waiting.request.queue, ()):
-                continue
-            deliveries, retry_at = self._engine.pull(waiting.request, now) if self._state == "open" else ([], None)
-            if deliveries:
-                self._claimed(waiting, deliveries, now)
-            elif now >= waiting.deadline:
-                self._unpark(waiting)
-                waiting.answer.settle([])
-            else:
-                waiting.retry_at = retry_at
-                self._schedule(waiting, max(now + 1, waiting.wake_at))
-
-    def _end_waits(self, now: int) -> None:
-        """Jobs that somebody waits for have ended."""
-        engine = self._engine
-        ended = engine.finished_waits
-        engine.finished_waits = {}
-        for id in ended:
-            for wait in self._waits.pop(id, []):
-                job = engine.jobs.get(id)
-                completed = ended[id] or (job is not None and job.location == Location.COMPLETED)
-                value = (completed, engine.results.get(id) if job is not None else None)
-                if self._buffer is None:
-                    wait.answer.settle(value)
-                else:
-                    self._buffer.add_waiter(_Committed(wait.answer, value), now)
-                    self._host.soon()
-            engine.watched.pop(id, None)
-
-    def _end_wait(self, wait: _Wait, value: tuple[bool, bytes | None]) -> None:
-        waits = self._waits.get(wait.id, [])
-        if wait in waits:
-            waits.remove(wait)
-        if not waits:
-            self._waits.pop(wait.id, None)
-            self._engine.watched.pop(wait.id, None)
-        wait.answer.settle(value)
+class LocalBroker(LocalFrame):
+    """The in-process queue as a broker."""
 
     # -- produce ------------------------------------------------------------------------------------------------------
 
@@ -695,7 +90,7 @@ class LocalBroker(Broker):
             if request.wait_ms <= 0:
                 return self._answer(deliveries, now, durable=self._engine.marks.pending and self._buffer is not None)
             answer = Answer(self, self._cancel_pull)
-            parked = _Parked(request, answer, now + request.wait_ms, retry_at)
+            parked = ParkedPull(request, answer, now + request.wait_ms, retry_at)
             queue = self._engine.queues.get(request.queue)
             waiting = self._parked.setdefault(request.queue, {})
             waiting[parked] = None
@@ -772,23 +167,6 @@ class LocalBroker(Broker):
             return self._answer(self._engine.release(session, now), now, durable=True)
 
     # -- query --------------------------------------------------------------------------------------------------------
-
-    def _change(self, function: Callable[[int], T]) -> Answer[T]:
-        """A verb that changes something and is answered after its commit."""
-        with self._lock:
-            now = self._now()
-            try:
-                value = function(now)
-            except CommandError as error:
-                return Answer.failed(error)
-            return self._answer(value, now, durable=True)
-
-    def _query(self, function: Callable[[int], T]) -> Answer[T]:
-        with self._lock:
-            try:
-                return Answer.of(function(self._now()))
-            except CommandError as error:
-                return Answer.failed(error)
 
     def job(self, id: str) -> Answer[JobView | None]:
         return self._query(lambda now: self._view(id, now))
@@ -909,7 +287,7 @@ class LocalBroker(Broker):
             if view.state in ("failed", "unknown") or timeout_ms <= 0:
                 return Answer.of((False, None))
             answer: Answer[tuple[bool, bytes | None]] = Answer(self)
-            wait = _Wait(id, answer, now + timeout_ms)
+            wait = Wait(id, answer, now + timeout_ms)
             self._waits.setdefault(id, []).append(wait)
             self._engine.watched[id] = 1
             self._schedule(wait, wait.deadline)
@@ -927,6 +305,213 @@ class LocalBroker(Broker):
     def is_paused(self, queue: str) -> Answer[bool]:
         return self._query(lambda now: queue in self._engine.queues and self._engine.queues[queue].paused)
 
+    def drain_queue(self, queue: str) -> Answer[int]:
+        return self._change(lambda now: self._engine.drain_queue(queue))
+
+    def clean(self, queue: str, grace_ms: int | None, state: str | None, limit: int) -> Answer[list[str]]:
+        def clean(now: int) -> list[str]:
+            known = self._engine.queues.get(queue)
+            evicted = known is not None and known.completed_count > len(known.completed)
+            if state == "completed" and grace_ms is not None and self._journal is not None and evicted and limit > 0:
+                stored = self._journal.completed_before(queue, now - grace_ms, limit)
+                self._adopt(self._journal, {id for id, _ in stored if id not in self._engine.jobs})
+            return self._engine.clean(queue, grace_ms, state, limit, now)
+
+        return self._change(clean)
+
+    def obliterate(self, queue: str) -> Answer[None]:
+        return self._change(lambda now: self._engine.obliterate(queue))
+
+    def cancel(self, id: str) -> Answer[None]:
+        return self._change(lambda now: self._engine.cancel(id, now))
+
+    def discard(self, id: str, token: str | None = None) -> Answer[None]:
+        return self._change(lambda now: self._engine.discard(id, token, now))
+
+    def promote(self, id: str) -> Answer[None]:
+        return self._change(lambda now: self._engine.promote(id, now))
+
+    def promote_jobs(self, queue: str, count: int | None = None) -> Answer[int]:
+        return self._change(lambda now: self._engine.promote_jobs(queue, count, now))
+
+    def change_delay(self, id: str, delay_ms: int, token: str | None = None) -> Answer[bool]:
+        return self._change(lambda now: self._engine.change_delay(id, delay_ms, token, now))
+
+    def move_to_wait(self, id: str, token: str | None = None) -> Answer[None]:
+        return self._change(lambda now: self._engine.move_to_wait(id, token, now))
+
+    def move_to_waiting_children(self, id: str, token: str | None = None) -> Answer[None]:
+        return self._change(lambda now: self._engine.move_to_waiting_children(id, token, now))
+
+    def change_priority(self, id: str, priority: int, lifo: bool | None = None) -> Answer[None]:
+        return self._change(lambda now: self._engine.change_priority(id, priority, lifo, now))
+
+    def update_data(self, id: str, data: bytes) -> Answer[None]:
+        return self._change(lambda now: self._engine.update_data(id, data, now))
+
+    def retry_completed(
+        self, queue: str, id: str | None = None, count: int | None = None, before: int | None = None
+    ) -> Answer[int]:
+        def retry(now: int) -> int:
+            engine = self._engine
+            known = engine.queues.get(queue)
+            if self._journal is not None and known is not None and known.completed_count > len(known.completed):
+                if id is not None:
+                    self._adopt(self._journal, {id} - engine.jobs.keys())
+                else:
+                    latest = before if before is not None else now
+                    stored = self._journal.completed_before(queue, latest, count if count is not None else 1_000_000)
+                    self._adopt(self._journal, {id for id, _ in stored if id not in engine.jobs})
+            return engine.retry_completed_jobs(queue, id, count, before, now)
+
+        return self._change(retry)
+
+    def key_owner(self, queue: str, key: str) -> Answer[str | None]:
+        return self._query(lambda now: self._engine.key_owner(queue, key, now))
+
+    def remove_key(self, queue: str, key: str) -> Answer[int]:
+        return self._change(lambda now: self._engine.remove_key(queue, key))
+
+    def remove_job_key(self, id: str) -> Answer[bool]:
+        return self._change(lambda now: self._engine.remove_job_key(id))
+
+    # -- logs and metrics ---------------------------------------------------------------------------------------------
+
+    def _load_logs(self, id: str) -> None:
+        """Bring a log that only the journal holds into memory."""
+        engine = self._engine
+        if self._journal is not None and id in engine.logged and id not in engine.logs:
+            row = self._journal.read_rows(LOG_TABLE, [(id,)]).get((id,))
+            if row is not None:
+                engine.take_logs(id, logs_from(row[1]))
+
+    def add_log(self, id: str, message: str, level: str) -> Answer[None]:
+        def add(now: int) -> None:
+            if self._journal is not None and id not in self._engine.jobs and self._engine.evicted:
+                self._adopt(self._journal, {id})
+            self._load_logs(id)
+            self._engine.add_log(id, message, level, now)
+
+        return self._change(add)
+
+    def logs(self, id: str) -> Answer[list[LogEntry]]:
+        def read(now: int) -> list[LogEntry]:
+            self._load_logs(id)
+            return list(self._engine.logs.get(id, ()))
+
+        return self._query(read)
+
+    def clear_logs(self, id: str, keep: int = 0) -> Answer[None]:
+        def clear(now: int) -> None:
+            self._load_logs(id)
+            self._engine.clear_logs(id, keep)
+
+        return self._change(clear)
+
+    def queue_metrics(self, queue: str, type: str, start: int = 0, end: int = -1) -> Answer[QueueMetrics]:
+        return self._query(lambda now: self._engine.queue_metrics(queue, type, start, end))
+
+    # -- flows --------------------------------------------------------------------------------------------------------
+
+    def push_flow(self, flow: Sequence[FlowJob]) -> Answer[list[Job]]:
+        def push(now: int) -> list[Job]:
+            self._check_open()
+            if self._buffer is not None:
+                self._buffer.check_available()
+            if self._journal is not None and self._engine.evicted:
+                self._adopt(self._journal, {member.id for member in flow if member.id not in self._engine.jobs})
+            return self._engine.push_flow(flow, now)
+
+        return self._change(push)
+
+    def update_parent(self, child_id: str, parent_id: str) -> Answer[None]:
+        return self._change(lambda now: self._engine.update_parent(child_id, parent_id, now))
+
+    def remove_child_dependency(self, child_id: str) -> Answer[bool]:
+        return self._change(lambda now: self._engine.remove_child_dependency(child_id, now))
+
+    def remove_unprocessed_children(self, parent_id: str) -> Answer[None]:
+        return self._change(lambda now: self._engine.remove_unprocessed_children(parent_id, now))
+
+    def children_values(self, id: str) -> Answer[dict[str, bytes]]:
+        def read(now: int) -> dict[str, bytes]:
+            engine = self._engine
+            parent = engine.jobs.get(id)
+            values = engine.children_values(id)
+            if parent is None or self._journal is None or len(values) == len(parent.children_ids):
+                return values
+            missing = [child for child in parent.children_ids if child not in engine.results]
+            stored = self._journal.read_results(missing)
+            rows = self._journal.read_jobs([child for child in stored if child not in engine.jobs])
+            for child, result in stored.items():
+                job = engine.jobs.get(child)
+                queue = job.queue if job is not None else rows[child].queue if child in rows else None
+                values[f"{queue}:{child}" if queue is not None else child] = result
+            return values
+
+        return self._query(read)
+
+    def children_failures(self, id: str, mode: str) -> Answer[dict[str, str]]:
+        return self._query(lambda now: self._engine.children_failures(id, mode))
+
+    # -- limits and groups --------------------------------------------------------------------------------------------
+
+    def set_rate_limit(
+        self, queue: str, limit: float, duration_ms: int | None = None, ttl_ms: int | None = None
+    ) -> Answer[None]:
+        return self._change(lambda now: self._engine.set_rate_limit(queue, limit, duration_ms, ttl_ms, now))
+
+    def clear_rate_limit(self, queue: str) -> Answer[None]:
+        return self._change(lambda now: self._engine.clear_rate_limit(queue))
+
+    def set_concurrency(self, queue: str, limit: float) -> Answer[None]:
+        return self._change(lambda now: self._engine.set_concurrency(queue, limit))
+
+    def clear_concurrency(self, queue: str) -> Answer[None]:
+        return self._change(lambda now: self._engine.clear_concurrency(queue))
+
+    def queue_limits(self, queue: str, max_jobs: int | None = None) -> Answer[QueueLimits]:
+        return self._query(lambda now: self._engine.queue_limits(queue, max_jobs, now))
+
+    def group_jobs_count(self, queue: str, group_id: str | None) -> Answer[int]:
+        return self._query(lambda now: self._engine.group_jobs_count(queue, group_id))
+
+    def group_active_count(self, queue: str, group_id: str) -> Answer[int]:
+        return self._query(lambda now: self._engine.group_active_count(queue, group_id))
+
+    def set_group_rate_limit(self, queue: str, group_id: str, maximum: int, duration_ms: int) -> Answer[None]:
+        return self._change(lambda now: self._engine.set_group_rate_limit(queue, group_id, maximum, duration_ms))
+
+    def group_rate_limit(self, queue: str, group_id: str) -> Answer[tuple[int, int] | None]:
+        return self._query(lambda now: self._engine.group_rate_limit(queue, group_id))
+
+    def remove_group_rate_limit(self, queue: str, group_id: str) -> Answer[bool]:
+        return self._change(lambda now: self._engine.remove_group_rate_limit(queue, group_id))
+
+    def group_rate_limit_ttl(self, queue: str, group_id: str, max_jobs: int | None = None) -> Answer[int]:
+        return self._query(lambda now: self._engine.group_rate_limit_ttl(queue, group_id, max_jobs, now))
+
+    def set_group_concurrency(self, queue: str, group_id: str, concurrency: int) -> Answer[None]:
+        return self._change(lambda now: self._engine.set_group_concurrency(queue, group_id, concurrency))
+
+    def group_concurrency(self, queue: str, group_id: str) -> Answer[int | None]:
+        return self._query(lambda now: self._engine.group_concurrency(queue, group_id))
+
+    def remove_group_concurrency(self, queue: str, group_id: str) -> Answer[bool]:
+        return self._change(lambda now: self._engine.remove_group_concurrency(queue, group_id))
+
+    def pause_group(self, queue: str, group_id: str) -> Answer[bool]:
+        return self._change(lambda now: self._engine.pause_group(queue, group_id, True))
+
+    def resume_group(self, queue: str, group_id: str) -> Answer[bool]:
+        return self._change(lambda now: self._engine.pause_group(queue, group_id, False))
+
+    def is_group_paused(self, queue: str, group_id: str) -> Answer[bool]:
+        return self._query(lambda now: self._engine.is_group_paused(queue, group_id))
+
+    def rate_limit_group(self, queue: str, group_id: str, duration_ms: int) -> Answer[None]:
+        return self._change(lambda now: self._engine.rate_limit_group(queue, group_id, duration_ms, now))
+
     # -- dead letters -------------------------------------------------------------------------------------------------
 
     def dead_letters(self, queue: str, count: int | None, filter: DlqFilter | None) -> Answer[list[DlqEntry]]:
@@ -943,6 +528,9 @@ class LocalBroker(Broker):
     def purge_dead_letters(self, queue: str) -> Answer[int]:
         return self._change(lambda now: self._engine.purge_dead_letters(queue))
 
+    def dlq_stats(self, queue: str) -> Answer[dict[str, Any]]:
+        return self._query(lambda now: self._engine.dlq_stats(queue, now))
+
     def dlq_config(self, queue: str) -> Answer[DlqConfig]:
         return self._query(
             lambda now: self._engine.queues[queue].dlq_config if queue in self._engine.queues else DlqConfig()
@@ -958,48 +546,3 @@ class LocalBroker(Broker):
 
     def set_stall_config(self, queue: str, config: StallConfig) -> Answer[None]:
         return self._change(lambda now: self._engine.set_stall_config(queue, config))
-
-    # -- retention ----------------------------------------------------------------------------------------------------
-
-    def _retain(self, now: int) -> None:
-        """Delete completed jobs that are older than ``completed_retention_ms``, a bounded number at a time."""
-        retention = self._settings.completed_retention_ms
-        if retention is None:
-            return
-        self._engine.agenda.set("retention", now + RETENTION_INTERVAL_MS, self._retain)
-        before = now - retention
-        engine = self._engine
-        if self._journal is not None:
-            stored = self._journal.completed_before(None, before, RETENTION_BATCH)
-            self._adopt(self._journal, {id for id, _ in stored if id not in engine.jobs})
-            ids = [id for id, _ in stored]
-        else:
-            ids = [job.id for job in engine.completed_order if (job.completed_at or 0) <= before][:RETENTION_BATCH]
-        for id in ids:
-            job = engine.jobs.get(id)
-            if job is not None and job.location == Location.COMPLETED and not engine.dependents.get(id):
-                engine.forget_completed(engine.queue(job.queue), job)
-
-    # -- events -------------------------------------------------------------------------------------------------------
-
-    def subscribe(self, listener: Callable[[Event], None], queue: str | None = None) -> Callable[[], None]:
-        with self._lock:
-            self._sequence += 1
-            key = self._sequence
-            self._listeners[key] = (queue, listener)
-            self._engine.listening = True
-
-        def unsubscribe() -> None:
-            with self._lock:
-                self._listeners.pop(key, None)
-                self._engine.listening = bool(self._listeners)
-
-        return unsubscribe
-
-
-def dlq_from_row_or_none(row: Any, packer: Packer) -> tuple[int, DlqEntry] | None:
-    """A stored dead letter; None if its blob cannot be read (one bad blob must not stop the start)."""
-    try:
-        return row.id, dlq_from_row(row, packer)
-    except Exception:
-        return None

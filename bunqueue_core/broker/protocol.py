@@ -19,7 +19,7 @@ from bunqueue_core.answer import Answer
 from bunqueue_core.model.errors import CapabilityError
 
 if TYPE_CHECKING:
-    from bunqueue_core.model.job import JobSpec, JobState
+    from bunqueue_core.model.job import Job, JobSpec, JobState
     from bunqueue_core.model.requests import (
         Ack,
         Acknowledged,
@@ -30,12 +30,16 @@ if TYPE_CHECKING:
         DlqFilter,
         Event,
         Failure,
+        FlowJob,
         Health,
         JobView,
+        LogEntry,
         Page,
         Progress,
         PullRequest,
         Pushed,
+        QueueLimits,
+        QueueMetrics,
         Renewal,
         StallConfig,
     )
@@ -236,6 +240,195 @@ class Broker:
     def is_paused(self, queue: str) -> Answer[bool]:
         return self._unoffered("is_paused")
 
+    def count(self, queue: str) -> Answer[int]:
+        """Size of the run set: waiting, prioritized and delayed jobs."""
+        return self._unoffered("count")
+
+    def drain_queue(self, queue: str) -> Answer[int]:
+        """Remove all waiting, prioritized and delayed jobs. Gives their number."""
+        return self._unoffered("drain_queue")
+
+    def clean(self, queue: str, grace_ms: int | None, state: str | None, limit: int) -> Answer[list[str]]:
+        """Remove jobs that are older than ``grace_ms``, oldest first, at most ``limit``; gives their ids.
+
+        ``state`` None or any of the queued states means the run set, ``completed`` and ``failed`` those; other states remove
+        nothing. Without a grace only dead letters match.
+        """
+        return self._unoffered("clean")
+
+    def obliterate(self, queue: str) -> Answer[None]:
+        """Remove a queue with everything in it: all jobs, active ones too, results, logs, limits and policies."""
+        return self._unoffered("obliterate")
+
+    def cancel(self, id: str) -> Answer[None]:
+        """Remove a job that waits (queued, gated or parked).
+
+        Raises:
+            NotFound: ``Job not found or cannot be cancelled``.
+        """
+        return self._unoffered("cancel")
+
+    def discard(self, id: str, token: str | None = None) -> Answer[None]:
+        """Bury a queued or active job, with its lease's token if it has one. Raises NotFound, LeaseLost."""
+        return self._unoffered("discard")
+
+    def promote(self, id: str) -> Answer[None]:
+        """Make a delayed job ready. Raises NotFound."""
+        return self._unoffered("promote")
+
+    def promote_jobs(self, queue: str, count: int | None = None) -> Answer[int]:
+        """Make delayed jobs ready, oldest first, at most ``count``. Gives their number."""
+        return self._unoffered("promote_jobs")
+
+    def change_delay(self, id: str, delay_ms: int, token: str | None = None) -> Answer[bool]:
+        """Let a queued job run ``delay_ms`` from now, or hand an active one back until then; False if it is neither."""
+        return self._unoffered("change_delay")
+
+    def move_to_wait(self, id: str, token: str | None = None) -> Answer[None]:
+        """Make a job ready now, whether active, delayed or a dead letter. Raises Conflict, NotFound, LeaseLost."""
+        return self._unoffered("move_to_wait")
+
+    def move_to_waiting_children(self, id: str, token: str | None = None) -> Answer[None]:
+        """Park an active job until it gets children that complete. Raises NotFound, LeaseLost."""
+        return self._unoffered("move_to_waiting_children")
+
+    def change_priority(self, id: str, priority: int, lifo: bool | None = None) -> Answer[None]:
+        """Move a queued job within the order; ``lifo`` None keeps it as it is. Raises NotFound."""
+        return self._unoffered("change_priority")
+
+    def update_data(self, id: str, data: bytes) -> Answer[None]:
+        """Replace a live job's payload (encoded); the topology keys of a flow in it are kept. Raises NotFound, ValidationError."""
+        return self._unoffered("update_data")
+
+    def retry_completed(
+        self, queue: str, id: str | None = None, count: int | None = None, before: int | None = None
+    ) -> Answer[int]:
+        """Run completed jobs again: job ``id``, or the oldest that completed by ``before`` (epoch ms), up to ``count``."""
+        return self._unoffered("retry_completed")
+
+    def key_owner(self, queue: str, key: str) -> Answer[str | None]:
+        """Id of the job that owns a deduplication key."""
+        return self._unoffered("key_owner")
+
+    def remove_key(self, queue: str, key: str) -> Answer[int]:
+        """Free a deduplication key. Gives 1 if there was one."""
+        return self._unoffered("remove_key")
+
+    def remove_job_key(self, id: str) -> Answer[bool]:
+        """Free the deduplication key that job ``id`` owns."""
+        return self._unoffered("remove_job_key")
+
+    # -- logs and metrics ---------------------------------------------------------------------------------------------
+
+    def add_log(self, id: str, message: str, level: str) -> Answer[None]:
+        """Append a line to a job's log. Raises NotFound."""
+        return self._unoffered("add_log")
+
+    def logs(self, id: str) -> Answer[list[LogEntry]]:
+        """A job's log, oldest line first; empty for an unknown job."""
+        return self._unoffered("logs")
+
+    def clear_logs(self, id: str, keep: int = 0) -> Answer[None]:
+        """Drop all but the newest ``keep`` lines."""
+        return self._unoffered("clear_logs")
+
+    def queue_metrics(self, queue: str, type: str, start: int = 0, end: int = -1) -> Answer[QueueMetrics]:
+        """Jobs ``completed`` or ``failed`` by minute, newest first, in the inclusive window ``start..end``."""
+        return self._unoffered("queue_metrics")
+
+    # -- flows --------------------------------------------------------------------------------------------------------
+
+    def push_flow(self, flow: Sequence[FlowJob]) -> Answer[list[Job]]:
+        """Admit a graph whose topology has been validated, all or none; gives the jobs as admitted, in order. Raises Conflict."""
+        return self._unoffered("push_flow")
+
+    def update_parent(self, child_id: str, parent_id: str) -> Answer[None]:
+        """Give an existing child its parent. Raises NotFound, Conflict."""
+        return self._unoffered("update_parent")
+
+    def remove_child_dependency(self, child_id: str) -> Answer[bool]:
+        """Detach a child from its parent on both sides. Raises NotFound."""
+        return self._unoffered("remove_child_dependency")
+
+    def remove_unprocessed_children(self, parent_id: str) -> Answer[None]:
+        """Cancel a parent's children that still wait; ones that others need are only detached."""
+        return self._unoffered("remove_unprocessed_children")
+
+    def children_values(self, id: str) -> Answer[dict[str, bytes]]:
+        """Encoded results of a job's children by ``queue:id``."""
+        return self._unoffered("children_values")
+
+    def children_failures(self, id: str, mode: str) -> Answer[dict[str, str]]:
+        """Errors of children that failed under policy ``continue`` or ``ignore``, by ``queue:id``."""
+        return self._unoffered("children_failures")
+
+    # -- limits and groups --------------------------------------------------------------------------------------------
+
+    def set_rate_limit(
+        self, queue: str, limit: float, duration_ms: int | None = None, ttl_ms: int | None = None
+    ) -> Answer[None]:
+        """At most ``limit`` deliveries per ``duration_ms`` (default 1000), as a token bucket; gone after ``ttl_ms``."""
+        return self._unoffered("set_rate_limit")
+
+    def clear_rate_limit(self, queue: str) -> Answer[None]:
+        return self._unoffered("clear_rate_limit")
+
+    def set_concurrency(self, queue: str, limit: float) -> Answer[None]:
+        """At most ``limit`` active jobs of ``queue``."""
+        return self._unoffered("set_concurrency")
+
+    def clear_concurrency(self, queue: str) -> Answer[None]:
+        return self._unoffered("clear_concurrency")
+
+    def queue_limits(self, queue: str, max_jobs: int | None = None) -> Answer[QueueLimits]:
+        return self._unoffered("queue_limits")
+
+    def group_jobs_count(self, queue: str, group_id: str | None) -> Answer[int]:
+        """Queued jobs of a group, of all groups with None."""
+        return self._unoffered("group_jobs_count")
+
+    def group_active_count(self, queue: str, group_id: str) -> Answer[int]:
+        return self._unoffered("group_active_count")
+
+    def set_group_rate_limit(self, queue: str, group_id: str, maximum: int, duration_ms: int) -> Answer[None]:
+        """Store a group's own rate limit; it holds for pulls whose worker gives a default."""
+        return self._unoffered("set_group_rate_limit")
+
+    def group_rate_limit(self, queue: str, group_id: str) -> Answer[tuple[int, int] | None]:
+        """A group's own rate limit: (maximum, duration in ms)."""
+        return self._unoffered("group_rate_limit")
+
+    def remove_group_rate_limit(self, queue: str, group_id: str) -> Answer[bool]:
+        return self._unoffered("remove_group_rate_limit")
+
+    def group_rate_limit_ttl(self, queue: str, group_id: str, max_jobs: int | None = None) -> Answer[int]:
+        """ms until a group's manual limit or rate window ends; 0 if fewer than ``max_jobs`` were used; -2 if there is none."""
+        return self._unoffered("group_rate_limit_ttl")
+
+    def set_group_concurrency(self, queue: str, group_id: str, concurrency: int) -> Answer[None]:
+        """Store a group's own bound of active jobs; it holds for pulls whose worker gives a default."""
+        return self._unoffered("set_group_concurrency")
+
+    def group_concurrency(self, queue: str, group_id: str) -> Answer[int | None]:
+        return self._unoffered("group_concurrency")
+
+    def remove_group_concurrency(self, queue: str, group_id: str) -> Answer[bool]:
+        return self._unoffered("remove_group_concurrency")
+
+    def pause_group(self, queue: str, group_id: str) -> Answer[bool]:
+        """Stop deliveries of a group. False if it was paused already."""
+        return self._unoffered("pause_group")
+
+    def resume_group(self, queue: str, group_id: str) -> Answer[bool]:
+        return self._unoffered("resume_group")
+
+    def is_group_paused(self, queue: str, group_id: str) -> Answer[bool]:
+        return self._unoffered("is_group_paused")
+
+    def rate_limit_group(self, queue: str, group_id: str, duration_ms: int) -> Answer[None]:
+        """Block a group for ``duration_ms`` from now."""
+        return self._unoffered("rate_limit_group")
+
     # -- dead letters -------------------------------------------------------------------------------------------------
 
     def dead_letters(self, queue: str, count: int | None, filter: DlqFilter | None) -> Answer[list[DlqEntry]]:
@@ -253,6 +446,10 @@ class Broker:
 
     def purge_dead_letters(self, queue: str) -> Answer[int]:
         return self._unoffered("purge_dead_letters")
+
+    def dlq_stats(self, queue: str) -> Answer[dict[str, Any]]:
+        """Statistics of a queue's dead letters by their wire names."""
+        return self._unoffered("dlq_stats")
 
     def dlq_config(self, queue: str) -> Answer[DlqConfig]:
         return self._unoffered("dlq_config")

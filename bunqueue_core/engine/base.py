@@ -8,7 +8,7 @@ changes everything it says. Whoever calls it holds the one lock that guards it.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,9 +17,9 @@ from bunqueue_core.engine.marks import Marks
 from bunqueue_core.engine.queue import QueueState, UniqueKey
 from bunqueue_core.engine.ready import NOWHERE
 from bunqueue_core.model.errors import LeaseLost, NotFound
-from bunqueue_core.model.job import Job, Location, RetryHistory, admission_entry, append_timeline, ready_state
+from bunqueue_core.model.job import Job, JobSpec, Location, RetryHistory, admission_entry, append_timeline, ready_state
 from bunqueue_core.model.ports import Ports
-from bunqueue_core.model.requests import DlqEntry, DlqReason, Event
+from bunqueue_core.model.requests import DlqEntry, DlqReason, Event, LogEntry
 from bunqueue_core.model.rules import BACKOFF_STRATEGIES, backoff_delay
 from bunqueue_core.storage.changes import QueueRow
 from bunqueue_core.storage.records import dlq_config_map
@@ -43,12 +43,24 @@ class EngineSettings:
         max_results: results kept in memory (more are read from the journal where there is one).
         persistent: a journal keeps what memory lets go.
         strategies: back-off strategies by name.
+        repeat_successor: (completed repeat job, now) → the job that follows, None when the chain has ended.
     """
 
     max_completed_jobs: int = 50_000
     max_results: int = 10_000
     persistent: bool = False
     strategies: Mapping[str, BackoffStrategy] = field(default_factory=lambda: BACKOFF_STRATEGIES)
+    repeat_successor: Callable[[Job, int], JobSpec | None] | None = None
+
+
+@dataclass(slots=True)
+class Series:
+    """Counts by minute (epoch ms // 60000), with the lifetime total and the latest count."""
+
+    total: int = 0
+    previous_at: int = 0
+    previous_count: int = 0
+    buckets: dict[int, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -91,6 +103,11 @@ class EngineBase:
         self.awaited: dict[str, int] = {}  #: parked pulls of queues that do not exist yet
         self.evicted = False  #: the journal holds completed jobs that memory does not
         self.pinned_results: dict[str, tuple[str, bytes]] = {}  #: (queue, result) of removed jobs that a live job wants
+        self.logs: dict[str, list[LogEntry]] = {}
+        self.logged: set[str] = set()  #: jobs that have logs, in memory or in the journal
+        self.metrics: dict[tuple[str, str], Series] = {}  #: by queue and type (``completed``, ``failed``)
+        self.repeat_links: dict[str, str] = {}  #: completed repeat job → its successor
+        self.completed_expiry: list[tuple[int, str]] = []  #: heap: when a completed job is forgotten
         self.totals = Totals()
         self.next_dlq_id = 1
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from bunqueue_core.engine.consume import Consuming
 from bunqueue_core.engine.control import Controlling
-from bunqueue_core.engine.deadletters import DeadLetters
-from bunqueue_core.engine.inspect import Inspecting
+from bunqueue_core.engine.metrics import Measuring
 from bunqueue_core.engine.recover import Recovering
+from bunqueue_core.engine.repeat import Repeating
+from bunqueue_core.engine.retention import Retaining
 
 
-class Engine(Consuming, Controlling, DeadLetters, Inspecting, Recovering):
+class Engine(Measuring, Retaining, Repeating, Controlling, Recovering):
     """The in-process queue."""

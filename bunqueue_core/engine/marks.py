@@ -28,6 +28,7 @@ class Marks:
         "_dlq_put",
         "_dlq_removed",
         "_jobs",
+        "_obliterated",
         "_queues",
         "_removed",
         "_results",
@@ -45,6 +46,7 @@ class Marks:
         self.pack = Packer().pack
         self._jobs: dict[str, Job] = {}
         self._removed: dict[str, None] = {}
+        self._obliterated: dict[str, None] = {}
         self._results: dict[str, ResultRow] = {}
         self._dlq_put: dict[int, DlqEntry] = {}
         self._dlq_removed: dict[int, None] = {}
@@ -59,6 +61,7 @@ class Marks:
         return bool(
             self._jobs
             or self._removed
+            or self._obliterated
             or self._results
             or self._dlq_put
             or self._dlq_removed
@@ -124,6 +127,11 @@ class Marks:
         if self.enabled:
             self._removed[id] = None
 
+    def obliterated(self, queue: str) -> None:
+        """Every stored row of a queue goes; its jobs must have been forgotten before."""
+        if self.enabled:
+            self._obliterated[queue] = None
+
     def replaced(self, old: Job, new: Job) -> None:
         """``new`` stands for ``old`` from now on."""
         if old.dirty:
@@ -182,6 +190,9 @@ class Marks:
         self._jobs = {}
         self.fresh = 0
         self.bytes = 0
+        if self._obliterated:
+            changes.obliterated = list(self._obliterated)
+            self._obliterated = {}
         if self._removed:
             changes.removed = list(self._removed)
             self._removed = {}

@@ -6,14 +6,17 @@ is what each row becomes.
 
 from __future__ import annotations
 
+from typing import Any
+
 from bunqueue_core.engine.base import CRON_KEY_PREFIX
+from bunqueue_core.engine.control import MAX_LOGGED_JOBS
 from bunqueue_core.engine.dependencies import DependencyRules
 from bunqueue_core.engine.limits import ConcurrencyLimiter, RateLimiter
 from bunqueue_core.engine.queue import QueueState
 from bunqueue_core.model.job import Job, Location
 from bunqueue_core.model.requests import DlqEntry, DlqReason, StallConfig
 from bunqueue_core.storage.changes import QueueRow
-from bunqueue_core.storage.records import dlq_config_from, unpack
+from bunqueue_core.storage.records import dlq_config_from, logs_from, unpack
 
 #: Error of a job whose stored dependencies cannot be read.
 CORRUPT_DEPENDENCIES = "corrupt-dependency-metadata"
@@ -135,6 +138,20 @@ class Recovering(DependencyRules):
             queue.completed_count = count
             if count > len(queue.completed):
                 self.evicted = True
+
+    def restore_group(self, row: tuple[Any, ...]) -> None:
+        """Stored policies of a group."""
+        queue, group_id, rate_max, rate_duration_ms, concurrency, paused = row
+        group = self.queue(queue).group_set().get(group_id)
+        group.rate_max, group.rate_duration_ms = rate_max, rate_duration_ms
+        group.concurrency, group.paused = concurrency, bool(paused)
+
+    def restore_logs(self, row: tuple[Any, ...]) -> None:
+        """Log lines of a job that memory holds; those of others are read when asked for."""
+        id, blob = row
+        self.logged.add(id)
+        if id in self.jobs and len(self.logs) < MAX_LOGGED_JOBS:
+            self.logs[id] = logs_from(blob)
 
     def adopt_completed(self, job: Job) -> None:
         """Take a completed job that only the journal holds into memory, so that a verb can work on it."""

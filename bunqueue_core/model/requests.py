@@ -220,6 +220,41 @@ class DlqFilter:
 
 
 @dataclass(frozen=True, slots=True)
+class QueueLimits:
+    """Limits of a queue as ``GetQueueLimits`` shows them.
+
+    ``rate_max`` and ``rate_duration_ms`` are None without a rate limit; ``rate_ttl_ms`` is -2 then, else ms until a token (or until
+    a temporary limit ends); ``maxed`` says that the concurrency limit is reached.
+    """
+
+    rate_max: float | None = None
+    rate_duration_ms: int | None = None
+    rate_ttl_ms: int = -2
+    concurrency: float | None = None
+    maxed: bool = False
+
+
+class LogEntry(NamedTuple):
+    """One line of a job's log. ``timestamp`` in epoch ms; ``level`` is free text."""
+
+    timestamp: int
+    level: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class QueueMetrics:
+    """Completed or failed jobs by minute: lifetime ``count``, the latest time (0: never) with its minute's count, and ``data``,
+    the buckets newest first in the window asked for; ``buckets`` is their number before the window was cut."""
+
+    count: int
+    previous_at: int
+    previous_count: int
+    data: list[int]
+    buckets: int
+
+
+@dataclass(frozen=True, slots=True)
 class Health:
     """Whether the broker can work. ``problem`` is fit for clients: it names no host, path or statement."""
 

@@ -140,6 +140,7 @@ class ChangeSet:
     """Everything that one commit writes. Empty lists are the rule; a driver skips them.
 
     Attributes:
+        obliterated: queues all of whose rows in ``jobs`` and ``job_results`` go, whatever their state; applied first.
         removed: ids whose rows in ``jobs`` and ``job_results`` go. Applied before ``put``, so that a recycled id starts afresh.
         put: rows to insert or to replace whole.
         moved: rows that are stored (or in the same change set's ``put``-before state) and only moved on.
@@ -151,6 +152,7 @@ class ChangeSet:
         tables: changes of further tables, each described by its :class:`Table`.
     """
 
+    obliterated: list[str] = field(default_factory=list)
     removed: list[str] = field(default_factory=list)
     put: list[JobRow] = field(default_factory=list)
     moved: list[MoveRow] = field(default_factory=list)
@@ -174,6 +176,7 @@ class ChangeSet:
             or self.queues
             or self.queues_removed
             or self.tables
+            or self.obliterated
         )
 
     @property
@@ -287,9 +290,20 @@ LOG_TABLE: Final = Table("job_logs", (("job_id", "TEXT"), ("logs", "BLOB")), ord
 #: Webhooks; ``entry`` is packed.
 WEBHOOK_TABLE: Final = Table("webhooks", (("id", "TEXT"), ("entry", "BLOB")), order=("id",))
 
-#: Lifetime counters and minute buckets of a queue, packed.
+#: Completed and failed jobs of a queue by minute (``minute`` = epoch ms // 60000). Minute -1 holds the lifetime total, with the
+#: time of the latest count and its minute's count after it.
 METRICS_TABLE: Final = Table(
-    "queue_metrics", (("queue", "TEXT"), ("type", "TEXT"), ("entry", "BLOB")), key=2, order=("queue",)
+    "queue_metrics",
+    (
+        ("queue", "TEXT"),
+        ("type", "TEXT"),
+        ("minute", "INTEGER"),
+        ("count", "INTEGER"),
+        ("prev_ts", "INTEGER"),
+        ("prev_count", "INTEGER"),
+    ),
+    key=3,
+    order=("queue", "type", "minute"),
 )
 
 #: Every further table; drivers create them all.

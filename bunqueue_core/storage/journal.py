@@ -95,6 +95,9 @@ class Journal(Protocol):
     def completed_before(self, queue: str | None, before: int, limit: int) -> list[tuple[str, str]]:
         """(id, queue) of up to ``limit`` jobs completed at or before ``before`` (epoch ms), oldest first."""
 
+    def read_rows(self, table: Table, keys: Sequence[tuple[Any, ...]]) -> dict[tuple[Any, ...], tuple[Any, ...]]:
+        """Rows of a further table by key; keys without a row are left out."""
+
     # -- optional -----------------------------------------------------------------------------------------------------
 
     def snapshot(self, path: Path) -> None:

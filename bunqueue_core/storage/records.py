@@ -23,7 +23,7 @@ from bunqueue_core.model.job import (
     ready_state,
 )
 from bunqueue_core.model.payload import NULL, Packer
-from bunqueue_core.model.requests import DlqConfig, DlqEntry, DlqReason
+from bunqueue_core.model.requests import DlqConfig, DlqEntry, DlqReason, LogEntry
 from bunqueue_core.storage.changes import REST_COLUMNS, DlqRow, JobRow, MoveRow, StoredJobLike
 
 _REST: Final = {name: index for index, (name, _) in enumerate(REST_COLUMNS)}
@@ -510,6 +510,11 @@ def dlq_config_from(value: dict[str, Any]) -> DlqConfig:
     )
 
 
+def logs_from(blob: bytes) -> list[LogEntry]:
+    """Log lines of a stored row."""
+    return [LogEntry(_integer(timestamp), level, message) for timestamp, level, message in unpack(blob)]
+
+
 def logical_state(row: StoredJobLike, now: int) -> JobState:
     """State of a stored job at ``now``: the ready states follow from the clock."""
     if row.state in ("completed", "active", "waiting-children"):
@@ -529,6 +534,7 @@ __all__ = [
     "job_from_row",
     "job_map",
     "logical_state",
+    "logs_from",
     "ready_state",
     "state_of",
     "unpack",
