@@ -342,7 +342,7 @@ class JobReader:
         repeat: dict[str, Any] = {}
         zone = value.get("tz")
         if zone is not None:
-            repeat["tz"] = _text(zone, "repeat.tz")
+            repeat["tz"] = text(zone, "repeat.tz")
         if by_pattern:
             repeat["pattern"] = pattern
             if pattern is not None and self._check_pattern is not None:
@@ -403,10 +403,10 @@ def _optional_number(value: Any, field: str, minimum: int) -> int | None:
 
 
 def _at(index: int, error: ValidationError) -> ValidationError:
-    text = f"jobs[{index}]: {error}"
+    message = f"jobs[{index}]: {error}"
     if isinstance(error, LateValidationError):
-        return LateValidationError(text, error.depends_on)
-    return ValidationError(text)
+        return LateValidationError(message, error.depends_on)
+    return ValidationError(message)
 
 
 def _from_envelope(data: Any) -> tuple[Any, Any]:
@@ -421,10 +421,15 @@ def _from_envelope(data: Any) -> tuple[Any, Any]:
 def _job_name(name: Any) -> str:
     if type(name) is str and 0 < len(name) <= 256 and name.isascii() and "\0" not in name:
         return name
-    return _text(check_job_name(name), "Job name")
+    return text(check_job_name(name), "Job name")
 
 
-def _text(value: Any, field: str) -> str:
+def text(value: Any, field: str) -> str:
+    """Return ``value`` if it is a string that every storage can keep: well-formed Unicode without NUL characters.
+
+    Raises:
+        ValidationError: naming ``field``.
+    """
     if not isinstance(value, str):
         raise ValidationError(f"{field} must be a string")
     if not value.isascii():
@@ -438,10 +443,10 @@ def _text(value: Any, field: str) -> str:
 
 
 def _key(value: Any, field: str) -> str:
-    text: str = _text(value, field)
-    if len(text) > MAX_KEY_CHARACTERS:
+    key = text(value, field)
+    if len(key) > MAX_KEY_CHARACTERS:
         raise ValidationError(f"{field} must be at most {MAX_KEY_CHARACTERS} characters")
-    return text
+    return key
 
 
 def _optional_key(value: Any, field: str) -> str | None:
@@ -455,7 +460,7 @@ def _group_id(value: Any) -> str:
         raise ValidationError("groupId must be a non-empty string")
     if len(value) > 256:
         raise ValidationError("groupId must be at most 256 characters")
-    return _text(value, "groupId")
+    return text(value, "groupId")
 
 
 def _group_priority(value: Any) -> int:

@@ -156,11 +156,12 @@ class WireEncoder:
             parts.append(self._pack(req_id) if type(req_id) is str else self.value(req_id))
         return b"".join(parts)
 
-    def failure(self, text: str, req_id: Any, has_req_id: bool) -> bytes:
-        """Encode a refusal: ``{ok: false, error, reqId}``."""
-        if has_req_id:
-            return b"\x83" + _FAILED + self._pack(text) + _REQ_ID + self.value(req_id)
-        return b"\x82" + _FAILED + self._pack(text)
+    def failure(self, text: str, req_id: Any, has_req_id: bool, members: Mapping[str, Any] | None = None) -> bytes:
+        """Encode a refusal: ``{ok: false, error, …members, reqId}``."""
+        extra = b"".join([self._pack(name) + self.value(value) for name, value in members.items()]) if members else b""
+        count = 2 + has_req_id + (len(members) if members else 0)
+        head = bytes((0x80 | count,)) + _FAILED + self._pack(text) + extra
+        return head + _REQ_ID + self.value(req_id) if has_req_id else head
 
     def event(self, event: Event) -> bytes:
         """Encode an event frame: ``{type: "event", event: {eventType, queue, jobId, timestamp, …}}``."""

@@ -1,0 +1,187 @@
+"""Numbers, health, and the registry of workers."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Annotated, Any
+
+from bunqueue_core.broker.workers import WorkerRecord
+from bunqueue_core.commands.session import Session
+from bunqueue_core.commands.table import (
+    ABSENT,
+    ListCheck,
+    NumberCheck,
+    Reply,
+    Text,
+    TextCheck,
+    Value,
+    command,
+)
+from bunqueue_core.model.errors import CapabilityError, NotFound
+from bunqueue_core.model.requests import Health
+
+Amount = Annotated[int | None, NumberCheck(0)]
+
+
+@command(
+    "Stats",
+    returns={"stats": "{waiting, active, delayed, dlq, completed, failed, uptime (ms), pushPerSec, pullPerSec}"},
+)
+def stats(session: Session) -> Reply:
+    """Jobs of all queues by state, and rates."""
+    numbers = session.broker.statistics()
+    meters = session.services.meters
+    return {
+        "stats": {
+            "waiting": numbers.get("waiting", 0) + numbers.get("paused", 0),
+            "active": numbers.get("active", 0),
+            "delayed": numbers.get("delayed", 0),
+            "dlq": numbers.get("dlq", 0),
+            "completed": numbers.get("completed", 0),
+            "failed": numbers.get("totalFailed", 0),
+            "uptime": int((time.monotonic() - meters.started_at) * 1000),
+            "pushPerSec": meters.pushed.read(int(numbers.get("totalPushed", 0))),
+            "pullPerSec": meters.pulled.read(int(numbers.get("totalPulled", 0))),
+        }
+    }
+
+
+@command(
+    "Metrics",
+    returns={
+        "metrics": "{totalPushed, totalPulled, totalCompleted, totalFailed, avgLatencyMs, avgProcessingMs, memoryUsageMb, "
+        "sqliteSizeMb, activeConnections}"
+    },
+)
+def metrics(session: Session, queue: Value = ABSENT, type_: Value = ABSENT) -> Reply:
+    """Totals since the server's start and mean latencies."""
+    if queue is not ABSENT or type_ is not ABSENT:
+        raise CapabilityError("Metrics of one queue", session.broker.capabilities.driver)
+    numbers = session.broker.statistics()
+    latencies = session.services.meters.latencies
+    return {
+        "metrics": {
+            "totalPushed": numbers.get("totalPushed", 0),
+            "totalPulled": numbers.get("totalPulled", 0),
+            "totalCompleted": numbers.get("totalCompleted", 0),
+            "totalFailed": numbers.get("totalFailed", 0),
+            "avgLatencyMs": round((latencies["push"].mean_ms + latencies["pull"].mean_ms) / 2, 2),
+            "avgProcessingMs": round(latencies["ack"].mean_ms, 2),
+            "memoryUsageMb": round(resident_bytes() / 2**20, 2),
+            "sqliteSizeMb": 0,
+            "activeConnections": 0,
+        }
+    }
+
+
+@command("StorageStatus", returns={"data": "{diskFull: boolean, error: string or null, since: epoch ms or null}"})
+def storage_status(session: Session) -> Reply:
+    """Whether the storage takes writes."""
+    return {"data": storage_health(session.broker.health())}
+
+
+@command("RegisterWorker", returns={"data": "worker, with workerId in place of id"})
+def register_worker(
+    session: Session,
+    name: Text,
+    queues: Annotated[list[str], ListCheck(TextCheck())],
+    concurrency: Annotated[int, NumberCheck(0)] = 1,
+    worker_id: Text = "",
+    hostname: Text = "",
+    pid: Annotated[int, NumberCheck()] = 0,
+    started_at: Amount = None,
+) -> Reply:
+    """Say that a worker works here. A known ``workerId`` keeps its name, registration time, counters and connection."""
+    worker = session.services.workers.register(
+        name,
+        queues,
+        id=worker_id or None,
+        concurrency=concurrency,
+        hostname=hostname or None,
+        pid=pid or None,
+        started_at=started_at,
+        session=session.id,
+    )
+    return {"data": {"workerId": worker.id, **_registered(worker), "status": "active"}}
+
+
+@command("Heartbeat", returns={"data": "{ok: true}"})
+def heartbeat(
+    session: Session, id: Text = "", active_jobs: Amount = None, processed: Amount = None, failed: Amount = None
+) -> Reply:
+    """A worker's sign of life, with its counters as they stand."""
+    known = session.services.workers.heartbeat(id, active_jobs=active_jobs, processed=processed, failed=failed)
+    if not known:
+        raise NotFound("Worker not found")
+    return {"data": {"ok": True}}
+
+
+@command("UnregisterWorker", returns={"data": "{removed: true}"})
+def unregister_worker(session: Session, worker_id: Text = "") -> Reply:
+    """Take a worker off the registry."""
+    if not session.services.workers.unregister(worker_id):
+        raise NotFound("Worker not found")
+    return {"data": {"removed": True}}
+
+
+@command(
+    "ListWorkers",
+    returns={"data": "{workers, stats: {total, active, totalProcessed, totalFailed, activeJobs, concurrencySlots}}"},
+)
+def list_workers(session: Session) -> Reply:
+    """The registered workers, and sums over them."""
+    registry = session.services.workers
+    now = session.services.ports.now()
+    totals = registry.totals()
+    return {
+        "data": {
+            "workers": [
+                {
+                    "id": worker.id,
+                    **_registered(worker),
+                    "status": registry.status(worker),
+                    "uptime": max(0, now - worker.registered_at),
+                }
+                for worker in registry
+            ],
+            "stats": {
+                "total": totals.total,
+                "active": totals.active,
+                "totalProcessed": totals.processed,
+                "totalFailed": totals.failed,
+                "activeJobs": totals.active_jobs,
+                "concurrencySlots": totals.concurrency_slots,
+            },
+        }
+    }
+
+
+def storage_health(health: Health) -> dict[str, Any]:
+    """The storage's health as clients see it."""
+    return {"diskFull": health.disk_full, "error": health.problem if health.degraded else None, "since": health.since}
+
+
+def resident_bytes() -> int:
+    """Resident memory of this process, 0 where the system does not tell."""
+    try:
+        with open("/proc/self/statm", "rb") as statm:
+            return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def _registered(worker: WorkerRecord) -> dict[str, Any]:
+    return {
+        "name": worker.name,
+        "queues": list(worker.queues),
+        "concurrency": worker.concurrency,
+        "hostname": worker.hostname,
+        "pid": worker.pid,
+        "registeredAt": worker.registered_at,
+        "lastSeen": worker.last_seen,
+        "activeJobs": worker.active_jobs,
+        "processedJobs": worker.processed_jobs,
+        "failedJobs": worker.failed_jobs,
+        "currentJob": worker.current_job,
+    }

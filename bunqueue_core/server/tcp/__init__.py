@@ -1,0 +1,1 @@
+"""The TCP side of the server: frames, connections, the listener."""
