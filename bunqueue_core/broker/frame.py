@@ -574,7 +574,7 @@ class LocalFrame(Broker):
     def _forget_parked(self, answer: Answer[list[Delivery]]) -> None:
         self._parked_answers.pop(id(answer), None)
 
-    def _unpark(self, parked: _Parked) -> None:
+    def _unpark(self, parked: ParkedPull) -> None:
         name = parked.request.queue
         waiting = self._parked.get(name)
         if waiting is not None and parked in waiting:

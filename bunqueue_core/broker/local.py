@@ -1,4 +1,7 @@
-"""``LocalBroker``: the verbs of the in-process engine, kept by a journal. See :mod:`bunqueue_core.broker.frame` for how they are answered."""
+"""``LocalBroker``: the verbs of the in-process engine, kept by a journal.
+
+How they are answered, committed and recovered is in :mod:`bunqueue_core.broker.frame`.
+"""
 
 from __future__ import annotations
 
