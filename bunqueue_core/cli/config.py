@@ -10,7 +10,7 @@ from bunqueue_core.cli.family import Family
 from bunqueue_core.cli.options import Globals
 from bunqueue_core.cli.output import print_json, warn
 from bunqueue_core.config.files import load_config_file
-from bunqueue_core.config.resolve import Resolution, resolve
+from bunqueue_core.config.resolution import Resolution, resolve
 from bunqueue_core.config.show import as_text, rows
 from bunqueue_core.plugins.manager import PluginManager
 

@@ -16,7 +16,7 @@ from bunqueue_core import __version__
 from bunqueue_core.cli.options import Globals
 from bunqueue_core.cli.output import Failure, fatal, use_colour
 from bunqueue_core.config.files import load_config_file
-from bunqueue_core.config.resolve import FLAGS, Resolution, resolve
+from bunqueue_core.config.resolution import FLAGS, Resolution, resolve
 from bunqueue_core.logging import Logger
 from bunqueue_core.plugins.manager import PluginManager
 

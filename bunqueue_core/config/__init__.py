@@ -24,16 +24,16 @@ from bunqueue_core.model.errors import ConfigurationError as ConfigError
 
 if TYPE_CHECKING:
     from bunqueue_core.config.files import load_config_file as load_config_file
-    from bunqueue_core.config.resolve import Resolution as Resolution
-    from bunqueue_core.config.resolve import load_settings as load_settings
-    from bunqueue_core.config.resolve import resolve as resolve
+    from bunqueue_core.config.resolution import Resolution as Resolution
+    from bunqueue_core.config.resolution import load_settings as load_settings
+    from bunqueue_core.config.resolution import resolve as resolve
 
 #: Names that come on demand: they load the plugin manager, which a process that is only configured has no use for.
 _ON_DEMAND = {
-    "Resolution": "bunqueue_core.config.resolve",
+    "Resolution": "bunqueue_core.config.resolution",
     "load_config_file": "bunqueue_core.config.files",
-    "load_settings": "bunqueue_core.config.resolve",
-    "resolve": "bunqueue_core.config.resolve",
+    "load_settings": "bunqueue_core.config.resolution",
+    "resolve": "bunqueue_core.config.resolution",
 }
 
 

@@ -1,7 +1,7 @@
 """The typed configuration: one model a section, each field with its unit, bound, environment variables and meaning of 0.
 
 A section's field names are the keys of a configuration file (``tcp_port`` or ``tcpPort``). What a server is started with is one
-:class:`Settings`, fixed once it is built; sources and precedence are :mod:`bunqueue_core.config.resolve`'s.
+:class:`Settings`, fixed once it is built; sources and precedence are :mod:`bunqueue_core.config.resolution`'s.
 """
 
 from __future__ import annotations
@@ -232,7 +232,7 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Only what is handed in counts; :mod:`bunqueue_core.config.resolve` adds flags, file and environment."""
+        """Only what is handed in counts; :mod:`bunqueue_core.config.resolution` adds flags, file and environment."""
         return (init_settings,)
 
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from bunqueue_core.config.resolve import Resolution
+from bunqueue_core.config.resolution import Resolution
 from bunqueue_core.config.schema import Setting
 from bunqueue_core.config.settings import Settings
 

@@ -41,6 +41,7 @@ from bunqueue_core.config.selection import (
 )
 from bunqueue_core.config.settings import LoggingSettings, Settings
 from bunqueue_core.model.errors import ConfigurationError
+from bunqueue_core.plugins.drivers import JournalSettings
 from bunqueue_core.plugins.manager import PluginManager
 
 #: Flags of ``bunqueue start`` and the setting that each one sets.
@@ -214,7 +215,7 @@ class _Resolver:
 
     def run(self, sections: Mapping[str, Any]) -> Resolution:
         core = core_settings()
-        self._take_flags()
+        self._take_flags(core)
         self._take_sections(sections, core)
         for section, fields in core.items():
             if section != "backup":
@@ -240,9 +241,15 @@ class _Resolver:
 
     # -- what was said ------------------------------------------------------------------------------------------------
 
-    def _take_flags(self) -> None:
+    def _take_flags(self, core: Mapping[str, Mapping[str, Setting]]) -> None:
+        shared = driver_settings("memory", JournalSettings)
         for flag, text in self.flags.items():
-            self.flagged[FLAGS[flag]] = (flag, text)
+            section, name = FLAGS[flag]
+            if text.strip():
+                self.flagged[section, name] = (flag, text)
+            else:
+                setting = core.get(section, shared).get(name)
+                self.problems.append(f"Invalid {flag}: missing value (expected {_expected(setting)})")
 
     def _take_sections(self, sections: Mapping[str, Any], core: Mapping[str, Mapping[str, Setting]]) -> None:
         names = {name: name for name in Settings.model_fields}
@@ -252,7 +259,7 @@ class _Resolver:
                 continue
             if name is None:
                 self._unknown(
-                    str(given), [*names, *(f"{setting.key}" for fields in core.values() for setting in fields.values())]
+                    str(given), list(names), [setting.key for fields in core.values() for setting in fields.values()]
                 )
             elif isinstance(content, BaseModel):
                 self.stated[name] = _given_fields(content)
@@ -321,10 +328,7 @@ class _Resolver:
         try:
             if place in self.flagged:
                 flag, text = self.flagged[place]
-                value = read_text(setting, text, flag)
-                if value is UNSET:
-                    raise Misread(f"Invalid {flag}: missing value (expected {_expected(setting)})")
-                self._put("flag", setting, value, flag)
+                self._put("flag", setting, read_text(setting, text, flag), flag)
             elif setting.name in self.stated.get(setting.section, ()):
                 value = read_value(setting, self.stated[setting.section][setting.name], self.warnings)
                 self._put("file", setting, value, self.path.name if self.path else "")
@@ -616,11 +620,7 @@ def _snake(key: str) -> str:
 
 
 def _nearest(key: str, names: list[str]) -> str | None:
-    """The known key nearest to ``key``, comparing its last part first: the section may be what is wrong."""
-    folded = {_fold(name): name for name in names}
-    close = difflib.get_close_matches(_fold(key), list(folded), n=1, cutoff=0.75)
-    if close:
-        return folded[close[0]]
+    """The known key whose last part is nearest to that of ``key``: the section may be what is wrong."""
     tails = {_fold(name.rsplit(".", 1)[-1]): name for name in names}
     close = difflib.get_close_matches(_fold(key.rsplit(".", 1)[-1]), list(tails), n=1, cutoff=0.75)
     return tails[close[0]] if close else None
@@ -636,9 +636,10 @@ def _missing(setting: Setting) -> str:
     return f"{setting.variables[0] if setting.variables else setting.key} is required (set {listed})"
 
 
-def _expected(setting: Setting) -> str:
+def _expected(setting: Setting | None) -> str:
+    """What a flag expects; ``None`` stands for the data path, which belongs to whatever driver has one."""
+    if setting is None or setting.name.endswith("_file"):
+        return "a path"
     if setting.kind in ("integer", "number"):
         return expectation(setting, "a whole number" if setting.kind == "integer" else "a number")
-    if setting.kind == "strings":
-        return f"a comma-separated list of non-empty {setting.name}"
-    return "a path" if setting.name.endswith(("_path", "_file")) else "text"
+    return f"a comma-separated list of non-empty {setting.name}" if setting.kind == "strings" else "text"
