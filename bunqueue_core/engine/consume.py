@@ -24,7 +24,7 @@ from bunqueue_core.model.requests import (
     PullRequest,
     Renewal,
 )
-from bunqueue_core.model.rules import stack_lines
+from bunqueue_core.model.rules import check_text, stack_lines
 
 #: Error of a job that ran longer than its ``timeout``.
 TIMEOUT_ERROR: Final = "Job timeout exceeded"
@@ -393,6 +393,9 @@ class Consuming(Producing):
     def fail(self, failures: Sequence[Failure], now: int) -> Acknowledged:
         """Record failed attempts. See ``Broker.fail``."""
         for failure in failures:
+            check_text(failure.error, "error")
+            for line in failure.stack or ():
+                check_text(line, "stack")
             job = self.jobs.get(failure.id)
             if job is not None and job.lease is not None and not self.is_retired(failure.id, failure.token):
                 self.check_lease(job, failure.token)
@@ -564,7 +567,7 @@ class Consuming(Producing):
         losses = (history.losses if history is not None else 0) + 1
         self.leave_active(queue, job)
         if 0 < queue.stall.max_stalls <= losses:
-            worker = f"; last worker: {owner}" if owner else ""
+            worker = f"; last worker: {owner.encode(errors='replace').decode()}" if owner else ""
             error = f"Job lost with its connection {losses} times{worker}"
             self.record_attempt(job, now, "stalled", error)
             self.emit("stalled", job, now, data={"stallCount": job.stall_count, "action": "move_to_dlq"})
@@ -608,6 +611,7 @@ class Consuming(Producing):
 
     def progress(self, id: str, value: int | float, message: str | None, keep_message: bool, now: int) -> None:
         """Set an active job's progress. See ``Broker.progress``."""
+        check_text(message, "message")
         job = self._active(id, now)
         job.progress = min(100, max(0, value))
         if not keep_message:

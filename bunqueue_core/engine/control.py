@@ -15,6 +15,7 @@ from bunqueue_core.model.errors import Conflict, NotFound, ValidationError
 from bunqueue_core.model.job import Job, Location
 from bunqueue_core.model.payload import decode
 from bunqueue_core.model.requests import Event, LogEntry, QueueLimits, StallConfig
+from bunqueue_core.model.rules import check_text
 from bunqueue_core.storage.changes import GROUP_TABLE, LOG_TABLE, METRICS_TABLE
 
 #: Lines of log kept for a job that sets no bound of its own, and for one that does at most.
@@ -536,6 +537,8 @@ class Controlling(Consuming, DeadLetters, Inspecting):
 
     def add_log(self, id: str, message: str, level: str, now: int) -> None:
         """Append a line to the log of any known job."""
+        check_text(message, "message")
+        check_text(level, "level")
         job = self.known(id)
         bound = MAX_LOGS if job.options.keep_logs is None else max(0, min(MAX_LOGS, job.options.keep_logs))
         logs = self.logs.pop(id, [])

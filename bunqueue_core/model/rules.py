@@ -65,6 +65,19 @@ def stack_lines(stack: object, limit: int) -> list[str] | None:
     return kept or None
 
 
+def check_text(value: object, field: str) -> None:
+    """Refuse text with lone surrogates: it is in no encoding, so that nothing could store it or send it. Others pass.
+
+    Raises:
+        ValidationError: ``<field> must be well-formed Unicode``.
+    """
+    if isinstance(value, str) and not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise ValidationError(f"{field} must be well-formed Unicode") from None
+
+
 def check_queue_name(name: Any) -> str:
     """Return ``name`` if it is a queue name: 1..256 of letters, digits, ``_ - . :``.
 
