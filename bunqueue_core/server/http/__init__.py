@@ -1,0 +1,1 @@
+"""The HTTP side of the server: liveness, health, metrics; routes are drawn from the table of commands."""

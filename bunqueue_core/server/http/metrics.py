@@ -1,0 +1,192 @@
+"""``GET /prometheus``: the text exposition. Names, types and labels are a contract; dashboards and alerts use them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from bunqueue_core.commands.meters import Histogram
+from bunqueue_core.commands.monitoring import resident_bytes
+from bunqueue_core.commands.session import Services
+from bunqueue_core.model.requests import Counts
+
+#: Content type of the exposition.
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+#: The bounds of :data:`LATENCY_BOUNDS_S` as they stand in the ``le`` labels.
+_LE: Final = (
+    "0.0001",
+    "0.0005",
+    "0.001",
+    "0.0025",
+    "0.005",
+    "0.01",
+    "0.025",
+    "0.05",
+    "0.1",
+    "0.25",
+    "0.5",
+    "1",
+    "2.5",
+    "5",
+    "10",
+)
+
+_STATES: Final = ("waiting", "prioritized", "delayed", "active", "dlq", "completed")
+_TRANSPORTS: Final = (("tcp", "tcp"), ("websocket", "ws"), ("sse", "sse"))
+
+
+async def exposition(services: Services, connections: dict[str, int], most_queues: int) -> bytes:
+    """The metrics of the server, as text.
+
+    Args:
+        services: what is measured.
+        connections: open connections by transport.
+        most_queues: queues that get series of their own, in order of registration.
+    """
+    names = await services.broker.queues()
+    shown = names[: max(0, most_queues)]
+    counts = {name: await services.broker.counts(name) for name in shown}
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Snapshot(services, connections, counts, len(names)))
+    # A blank line between families, as the text has always had.
+    return generate_latest(registry).replace(b"\n# HELP", b"\n\n# HELP")
+
+
+class _Snapshot(Collector):
+    """The figures of one moment."""
+
+    def __init__(self, services: Services, connections: dict[str, int], counts: dict[str, Counts], queues: int) -> None:
+        self._services = services
+        self._connections = connections
+        self._counts = counts
+        self._queues = queues
+        self._numbers = services.broker.statistics()
+        self._uptime_s = time.monotonic() - services.meters.started_at
+
+    def collect(self) -> Iterable[Metric]:
+        """See :class:`prometheus_client.registry.Collector`."""
+        yield from self._jobs()
+        yield from self._registrations()
+        yield from self._process()
+        yield from self._by_queue()
+        yield from self._server()
+        yield from self._backups()
+        yield from self._latencies()
+
+    def _jobs(self) -> Iterator[Metric]:
+        numbers = self._numbers
+        ready = {"waiting": numbers.get("waiting", 0) + numbers.get("paused", 0)}
+        for state in _STATES:
+            yield _gauge(f"bunqueue_jobs_{state}", f"Jobs in state {state}", ready.get(state, numbers.get(state, 0)))
+        for name, total in (
+            ("pushed", "totalPushed"),
+            ("pulled", "totalPulled"),
+            ("completed", "totalCompleted"),
+            ("failed", "totalFailed"),
+        ):
+            yield _counter(f"bunqueue_jobs_{name}", f"Jobs {name} since start", numbers.get(total, 0))
+        yield _gauge("bunqueue_uptime_seconds", "Seconds since start", int(self._uptime_s))
+
+    def _registrations(self) -> Iterator[Metric]:
+        totals = self._services.workers.totals()
+        numbers = self._numbers
+        health = self._services.broker.health()
+        yield _gauge("bunqueue_cron_jobs_registered", "Schedules", numbers.get("schedules", 0))
+        yield _gauge("bunqueue_workers_registered", "Registered workers", totals.total)
+        yield _gauge("bunqueue_workers_active", "Workers heard of lately", totals.active)
+        yield _gauge("bunqueue_worker_active_jobs", "Active jobs that workers report", totals.active_jobs)
+        yield _gauge("bunqueue_worker_concurrency_slots", "Slots of active workers", totals.concurrency_slots)
+        yield _counter("bunqueue_workers_processed", "Jobs that workers report as processed", totals.processed)
+        yield _counter("bunqueue_workers_failed", "Jobs that workers report as failed", totals.failed)
+        yield _gauge("bunqueue_webhooks_registered", "Webhooks", numbers.get("webhooks", 0))
+        yield _gauge("bunqueue_webhooks_enabled", "Enabled webhooks", numbers.get("webhooksEnabled", 0))
+        yield _gauge("bunqueue_storage_degraded", "1 while the storage fails", int(health.degraded))
+        yield _gauge("bunqueue_storage_disk_full", "1 while the disk is full", int(health.disk_full))
+
+    def _process(self) -> Iterator[Metric]:
+        resident = resident_bytes()
+        yield _gauge("bunqueue_process_heap_used_bytes", "Memory in use", resident)
+        yield _gauge("bunqueue_process_heap_total_bytes", "Memory reserved", resident)
+        yield _gauge("bunqueue_process_resident_memory_bytes", "Resident memory", resident)
+        if self._services.broker.capabilities.driver == "sqlite":
+            size = self._numbers.get("storageBytes", 0)
+            yield _gauge("bunqueue_sqlite_database_size_bytes", "Size of the database", size)
+
+    def _by_queue(self) -> Iterator[Metric]:
+        if not self._counts:
+            return
+        for state in ("waiting", "prioritized", "delayed", "active", "dlq"):
+            family = GaugeMetricFamily(
+                f"bunqueue_queue_jobs_{state}", f"Jobs in state {state}, by queue", labels=["queue"]
+            )
+            for name, counts in self._counts.items():
+                value = {
+                    "waiting": counts.waiting + counts.paused,
+                    "prioritized": counts.prioritized,
+                    "delayed": counts.delayed,
+                    "active": counts.active,
+                    "dlq": counts.failed,
+                }[state]
+                family.add_metric([name], value)
+            yield family
+
+    def _server(self) -> Iterator[Metric]:
+        info = GaugeMetricFamily("bunqueue_build_info", "Versions", labels=["bun_version", "version"])
+        info.add_metric(["none", self._services.version], 1)
+        yield info
+        yield _counter("process_cpu_seconds", "CPU time, user and system", time.process_time())
+        yield _gauge("process_start_time_seconds", "Start, epoch seconds", round(time.time() - self._uptime_s, 3))
+        yield _gauge("process_resident_memory_bytes", "Resident memory", resident_bytes())
+        yield _gauge("process_heap_bytes", "Memory in use", resident_bytes())
+        connections = GaugeMetricFamily("bunqueue_connections", "Open connections", labels=["transport"])
+        for label, key in _TRANSPORTS:
+            connections.add_metric([label], self._connections.get(key, 0))
+        yield connections
+        shown = len(self._counts)
+        yield _gauge("bunqueue_queue_metrics_exported", "Queues with series of their own", shown)
+        yield _gauge("bunqueue_queue_metrics_omitted", "Queues without", self._queues - shown)
+
+    @staticmethod
+    def _backups() -> Iterator[Metric]:
+        # No backup service runs in this process; the series are there all the same, as dashboards expect.
+        for name in ("enabled", "scheduler_running", "in_progress", "interval_seconds", "retention"):
+            yield _gauge(f"bunqueue_backup_{name}", f"Backups: {name.replace('_', ' ')}", 0)
+        for name in ("attempts", "successes", "failures", "overlap_rejections"):
+            yield _counter(f"bunqueue_backup_{name}", f"Backups: {name.replace('_', ' ')}", 0)
+        for name in (
+            "consecutive_failures",
+            "last_success_timestamp_seconds",
+            "last_failure_timestamp_seconds",
+            "last_duration_seconds",
+            "last_size_bytes",
+        ):
+            yield _gauge(f"bunqueue_backup_{name}", f"Backups: {name.replace('_', ' ')}", 0)
+
+    def _latencies(self) -> Iterator[Metric]:
+        for name, histogram in self._services.meters.latencies.items():
+            yield _histogram(f"bunqueue_{name}_duration_seconds", f"Duration of {name} commands", histogram)
+
+
+def _gauge(name: str, text: str, value: float) -> Metric:
+    return GaugeMetricFamily(name, text, value=value)
+
+
+def _counter(name: str, text: str, value: float) -> Metric:
+    return CounterMetricFamily(name, text, value=value)
+
+
+def _histogram(name: str, text: str, histogram: Histogram) -> Metric:
+    total = 0
+    buckets: list[tuple[str, float]] = []
+    for label, count in zip((*_LE, "+Inf"), histogram.buckets, strict=True):
+        total += count
+        buckets.append((label, total))
+    family = HistogramMetricFamily(name, text)
+    family.add_metric([], buckets=buckets, sum_value=histogram.total_s)
+    return family
