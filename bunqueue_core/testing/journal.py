@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ _TIMELINE = next(index for index, (name, _) in enumerate(REST_COLUMNS) if name =
 
 
 class DictJournal:
-    """A :class:`~bunqueue_core.storage.journal.Journal` without a disk.
+    """A :class:`~bunqueue_core.storage.journal.Journal` without a disk. Its read side may be called from any thread.
 
     What was committed outlives :meth:`close`, so that one object can be opened again; :meth:`image` gives another journal with what
     a crash would have left behind. ``fail_commits`` commits fail from now on, each before anything of it is applied.
@@ -44,6 +45,7 @@ class DictJournal:
         self.fail_commits = 0
         self.disk_full = False
         self._opened = False
+        self._lock = threading.Lock()
         self._jobs: dict[str, StoredJob] = {}
         self._results: dict[str, ResultRow] = {}
         self._dlq: dict[int, DlqRow] = {}
@@ -110,6 +112,11 @@ class DictJournal:
             self.fail_commits -= 1
             raise JournalError("a fault was placed here", disk_full=self.disk_full)
         _check(changes)
+        with self._lock:
+            self._apply(changes)
+            self.commits += 1
+
+    def _apply(self, changes: ChangeSet) -> None:
         for id in changes.removed:
             self._jobs.pop(id, None)
             self._results.pop(id, None)
@@ -135,25 +142,29 @@ class DictJournal:
                 rows.pop(tuple(key), None)
             for values in change.put:
                 rows[tuple(values[: change.table.key])] = tuple(values)
-        self.commits += 1
 
     # -- read ---------------------------------------------------------------------------------------------------------
 
     def read_jobs(self, ids: Sequence[str]) -> dict[str, StoredJob]:
-        return {id: self._jobs[id] for id in ids if id in self._jobs}
+        with self._lock:
+            return {id: self._jobs[id] for id in ids if id in self._jobs}
 
     def read_results(self, ids: Sequence[str]) -> dict[str, bytes]:
-        return {id: self._results[id].result for id in ids if id in self._results}
+        with self._lock:
+            return {id: self._results[id].result for id in ids if id in self._results}
 
     def read_completed(self, queue: str, offset: int, limit: int, ascending: bool) -> list[StoredJob]:
-        found = [job for job in self._jobs.values() if job.queue == queue and job.state == "completed"]
+        with self._lock:
+            found = [job for job in self._jobs.values() if job.queue == queue and job.state == "completed"]
         found.sort(key=lambda job: (job.created_at, job.id), reverse=not ascending)
         return found[offset : offset + limit]
 
     def completed_before(self, queue: str | None, before: int, limit: int) -> list[tuple[str, str]]:
+        with self._lock:
+            jobs = list(self._jobs.values())
         found = [
             (job.rest[_COMPLETED_AT], job.id, job.queue)
-            for job in self._jobs.values()
+            for job in jobs
             if job.state == "completed"
             and (queue is None or job.queue == queue)
             and job.rest[_COMPLETED_AT] is not None

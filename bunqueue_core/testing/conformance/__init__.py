@@ -12,19 +12,26 @@ tested, the rest must be refused with ``CapabilityError`` and is reported as *no
 plugin of pytest, and :mod:`bunqueue_core.testing.report` prints which rules passed.
 """
 
-from bunqueue_core.testing.conformance.admission import AdmissionCases
-from bunqueue_core.testing.conformance.claims import ClaimCases
-from bunqueue_core.testing.conformance.control import DeadLetterCases, PauseCases
-from bunqueue_core.testing.conformance.harness import BrokerSetup, Harness
-from bunqueue_core.testing.conformance.hostile import HostileCases
-from bunqueue_core.testing.conformance.journal import JournalConformance, JournalSetup
-from bunqueue_core.testing.conformance.leases import LeaseCases
-from bunqueue_core.testing.conformance.lifecycle import EventCases, LifecycleCases
-from bunqueue_core.testing.conformance.losses import LossCases
-from bunqueue_core.testing.conformance.ordering import OrderingCases
-from bunqueue_core.testing.conformance.outcomes import CompletionCases, FailureCases
-from bunqueue_core.testing.conformance.queries import ProgressCases, QueryCases, WaitCases
-from bunqueue_core.testing.conformance.recovery import CrashCases, RestartCases
+import pkgutil
+
+import pytest
+
+# Before the cases are imported: their assertions then show the values that differ, like those of any test.
+pytest.register_assert_rewrite(*(f"{__name__}.{module.name}" for module in pkgutil.iter_modules(__path__)))
+
+from bunqueue_core.testing.conformance.admission import AdmissionCases  # noqa: E402
+from bunqueue_core.testing.conformance.claims import ClaimCases  # noqa: E402
+from bunqueue_core.testing.conformance.control import DeadLetterCases, PauseCases  # noqa: E402
+from bunqueue_core.testing.conformance.harness import BrokerSetup, Harness  # noqa: E402
+from bunqueue_core.testing.conformance.hostile import HostileCases  # noqa: E402
+from bunqueue_core.testing.conformance.journal import JournalConformance, JournalSetup  # noqa: E402
+from bunqueue_core.testing.conformance.leases import LeaseCases  # noqa: E402
+from bunqueue_core.testing.conformance.lifecycle import EventCases, LifecycleCases  # noqa: E402
+from bunqueue_core.testing.conformance.losses import LossCases  # noqa: E402
+from bunqueue_core.testing.conformance.ordering import OrderingCases  # noqa: E402
+from bunqueue_core.testing.conformance.outcomes import CompletionCases, FailureCases  # noqa: E402
+from bunqueue_core.testing.conformance.queries import ProgressCases, QueryCases, WaitCases  # noqa: E402
+from bunqueue_core.testing.conformance.recovery import CrashCases, RestartCases  # noqa: E402
 
 #: Version of the kit; a release that adds rules raises it, and the changelog lists them for plugin authors.
 KIT_VERSION = 1
@@ -52,4 +59,28 @@ class BrokerConformance(
     """Every case that a broker is held to. Override ``broker_setup``; see the package's head."""
 
 
-__all__ = ["KIT_VERSION", "BrokerConformance", "BrokerSetup", "Harness", "JournalConformance", "JournalSetup"]
+__all__ = [
+    "KIT_VERSION",
+    "AdmissionCases",
+    "BrokerConformance",
+    "BrokerSetup",
+    "ClaimCases",
+    "CompletionCases",
+    "CrashCases",
+    "DeadLetterCases",
+    "EventCases",
+    "FailureCases",
+    "Harness",
+    "HostileCases",
+    "JournalConformance",
+    "JournalSetup",
+    "LeaseCases",
+    "LifecycleCases",
+    "LossCases",
+    "OrderingCases",
+    "PauseCases",
+    "ProgressCases",
+    "QueryCases",
+    "RestartCases",
+    "WaitCases",
+]

@@ -67,9 +67,10 @@ class BrokerSetup:
         open: makes a broker on this test's own storage, not started. Called again after the first was closed it must find what
             that one left (persistent drivers); called while one is open, it must join it (multi-broker drivers).
         clock: the clock that brokers made by ``open`` read. None: they live on a clock of their own, and the kit waits for real.
-        run_due: fires what is due on ``clock``; needed with a clock.
+        run_due: does what is due on ``clock``, and commits what waits for it; needed with a clock.
         crash: given a running broker, makes one (not started) on the storage as it would be found had the process of the first
             died at this moment. None: crashes are not offered, and those cases are skipped.
+        unit_ms: length of :attr:`Harness.unit`; None chooses 10 s on a settable clock and 400 ms on a real one.
         missing: verbs that every broker should offer and this driver does not yet. They must answer ``CapabilityError``.
         missing_rules: numbers of rules that this driver does not keep yet. Their cases are skipped, and reported as not offered.
     """
@@ -78,6 +79,7 @@ class BrokerSetup:
     clock: SettableClock | None = None
     run_due: Callable[[Broker], object] = lambda _: None
     crash: Callable[[Broker], Broker] | None = None
+    unit_ms: int | None = None
     missing: frozenset[str] = frozenset()
     missing_rules: frozenset[str] = frozenset()
 
@@ -133,11 +135,16 @@ class AsyncioWorld:
         self._loop.run_until_complete(asyncio.sleep(seconds))
 
     def close(self) -> None:
-        for task in self._awaited.values():
-            task.cancel()
-        self._loop.run_until_complete(asyncio.gather(*self._awaited.values(), return_exceptions=True))
-        self._loop.run_until_complete(self._loop.shutdown_default_executor())
-        self._loop.close()
+        async def inside() -> None:
+            for task in self._awaited.values():
+                task.cancel()
+            await asyncio.gather(*self._awaited.values(), return_exceptions=True)
+            await self._loop.shutdown_default_executor()
+
+        try:
+            self._loop.run_until_complete(inside())
+        finally:
+            self._loop.close()
 
 
 class ThreadWorld:
@@ -192,10 +199,14 @@ class Harness:
     def __init__(self, setup: BrokerSetup, world: World) -> None:
         self.setup = setup
         self.world = world
-        self.unit = 10_000 if setup.clock is not None else 400
+        self.unit = setup.unit_ms or (10_000 if setup.clock is not None else 400)
         self._opened: list[Broker] = []
         self._dead: list[Broker] = []
-        self.broker = self.start(setup.open())
+        try:
+            self.broker = self.start(setup.open())
+        except BaseException:
+            world.close()
+            raise
 
     # -- life cycle ---------------------------------------------------------------------------------------------------
 
@@ -274,6 +285,8 @@ class Harness:
 
     def value(self, answer: Answer[Any], timeout_s: float = PATIENCE_S) -> Any:
         """Wait for ``answer`` and return its value or raise its error."""
+        if not answer.ready and self.setup.clock is not None:
+            self.run_due()
         if not answer.ready:
             self.world.wait(answer, timeout_s)
             assert answer.ready, f"no answer within {timeout_s:g} s"
@@ -281,6 +294,8 @@ class Harness:
 
     def is_waiting(self, answer: Answer[Any]) -> bool:
         """Whether ``answer`` is still not ready once the broker had the time to do what it could."""
+        if self.setup.clock is not None:
+            self.run_due()
         self.world.wait(answer, 0.02)
         return not answer.ready
 

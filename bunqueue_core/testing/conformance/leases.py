@@ -78,7 +78,7 @@ class LeaseCases(Kit):
     def test_a_lease_is_renewed_for_a_duration(self, h: Harness) -> None:
         delivery = self._taken_for(h, 2 * h.unit)
         assert h.extend(delivery.job.id, delivery.token, 100 * h.unit)
-        h.elapse(4 * h.unit)
+        h.elapse(2.5 * h.unit)
         assert h.state(delivery.job.id) == "active"
         h.complete(delivery)
 

@@ -8,7 +8,7 @@ import pytest
 
 from bunqueue_core.broker.protocol import Broker
 from bunqueue_core.model.errors import BunqueueError, CapabilityError
-from bunqueue_core.model.requests import DlqConfig, Event, Page, PullRequest, StallConfig
+from bunqueue_core.model.requests import Ack, DlqConfig, Event, Failure, Page, PullRequest, StallConfig
 from bunqueue_core.testing.conformance.harness import Harness, job
 from bunqueue_core.testing.conformance.rules import Kit, rule
 
@@ -93,13 +93,19 @@ class LifecycleCases(Kit):
         h.stop(h.broker)
 
     @rule("S-223")
-    @pytest.mark.parametrize("verb", ["push", "pull", "ack"])
+    @pytest.mark.parametrize("verb", ["push", "pull", "ack", "fail"])
     def test_a_closed_broker_takes_no_work(self, h: Harness, verb: str) -> None:
         broker: Broker = h.broker
+        delivery = h.taken()
+        arguments: dict[str, tuple[Any, ...]] = {
+            "push": ("q", [job()]),
+            "pull": (PullRequest("q"),),
+            "ack": ([Ack(delivery.job.id, delivery.token)],),
+            "fail": ([Failure(delivery.job.id, "e", delivery.token)],),
+        }
         h.stop(broker)
-        arguments: tuple[Any, ...] = ("q", [job()]) if verb == "push" else VERBS[verb]
         with pytest.raises(BunqueueError):
-            h.value(h.world.call(lambda: getattr(broker, verb)(*arguments)))
+            h.value(h.world.call(lambda: getattr(broker, verb)(*arguments[verb])), 5)
 
 
 class EventCases(Kit):

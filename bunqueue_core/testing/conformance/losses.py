@@ -115,7 +115,7 @@ class LossCases(Kit):
     @rule("S-186")
     def test_losses_are_counted_apart_from_failures(self, h: Harness) -> None:
         h.require("clock")
-        id = h.push_one(max_attempts=2, backoff_ms=0)
+        id = h.push_one(max_attempts=2, backoff_ms=1_000)
         h.lose(h.take(session="s1"))
         self._lost(h)
         self._lost(h)
