@@ -34,13 +34,11 @@ RENAMES = {
     "ALock": "Lock",
     "AsyncioCrew": "ThreadCrew",
     "AsyncioTransport": "ThreadTransport",
-    "Acall": "Call",
     "__aenter__": "__enter__",
     "__aexit__": "__exit__",
     "_crew_asyncio": "_crew_threads",
     "_transport_asyncio": "_transport_threads",
-    "acall": "call",
-    "aclosing_pause": "closing_pause",
+    "aclose": "close",
     "aopen_broker": "open_broker",
     "asettled": "settled",
     "asleep": "sleep",
@@ -87,7 +85,7 @@ def convert(source: str, stems: Iterable[str], used: set[str]) -> str:
 
 def tidy(text: str, path: Path) -> str:
     """Sort the imports and format, as ruff does it for the rest of the project."""
-    for command in (("check", "--select", "I,UP,RUF100", "--fix", "--quiet"), ("format",)):
+    for command in (("check", "--fixable", "I,UP,RUF100", "--fix", "--exit-zero", "--quiet"), ("format",)):
         run = subprocess.run(
             [sys.executable, "-m", "ruff", *command, "--stdin-filename", str(path), "-"],
             input=text,

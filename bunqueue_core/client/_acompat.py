@@ -10,16 +10,12 @@ import asyncio
 import functools
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, TypeAlias, TypeVar
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
 
 from bunqueue_core.answer import Answer
 
 T = TypeVar("T")
-
-#: A function of the user's that may be asynchronous where the caller is.
-Acall: TypeAlias = "Callable[..., Awaitable[T]]"
-Call: TypeAlias = "Callable[..., T]"
 
 Lock = threading.Lock
 ALock = asyncio.Lock

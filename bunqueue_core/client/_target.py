@@ -1,0 +1,89 @@
+"""Where a client's jobs are: behind a connection, or in this process. Decides from the arguments and the environment."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from bunqueue_core.client._session import TelemetryHandler, TlsOption
+
+#: ``1`` makes clients embedded that do not say.
+EMBEDDED_VARIABLE: Final = "BUNQUEUE_EMBEDDED"
+
+#: Keys of a connection given as a mapping → argument of ``Connection``.
+_CONNECTION_KEYS: Final[Mapping[str, str]] = {
+    "host": "host",
+    "port": "port",
+    "token": "token",
+    "tls": "tls",
+    "connect_timeout": "connect_timeout",
+    "command_timeout": "command_timeout",
+    "on_telemetry": "on_telemetry",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Attributes:
+    embedded: the broker runs in this process.
+    data_path: its database file, None for the default; only when embedded.
+    connection: a connection that is shared with others, and left open.
+    arguments: arguments of the connection to make, when there is none to share.
+    """
+
+    embedded: bool
+    data_path: str | None
+    connection: Any
+    arguments: dict[str, Any]
+
+
+def find_target(
+    *,
+    host: str,
+    port: int,
+    token: str | None,
+    tls: TlsOption,
+    connection: Any,
+    command_timeout: float | None,
+    on_telemetry: TelemetryHandler | None,
+    embedded: bool | None,
+    data_path: str | os.PathLike[str] | None,
+) -> Target:
+    """Decide where a client's jobs are.
+
+    Raises:
+        ValueError: the arguments contradict each other, or a connection's mapping has an unknown key.
+    """
+    if connection is not None and (embedded or data_path is not None):
+        raise ValueError("a client is either embedded or has a connection, not both")
+    if data_path is not None:
+        if embedded is False:
+            raise ValueError("data_path is for embedded clients only")
+        embedded = True
+    if embedded is None:
+        embedded = connection is None and os.environ.get(EMBEDDED_VARIABLE) == "1"
+    if embedded:
+        return Target(True, None if data_path is None else os.fspath(data_path), None, {})
+    arguments: dict[str, Any] = {
+        "host": host,
+        "port": port,
+        "token": token,
+        "tls": tls,
+        "command_timeout": command_timeout,
+        "on_telemetry": on_telemetry,
+    }
+    if isinstance(connection, Mapping):
+        for key, value in connection.items():
+            if key not in _CONNECTION_KEYS:
+                known = ", ".join(_CONNECTION_KEYS)
+                raise ValueError(f"connection has no option {key!r} (known: {known})")
+            arguments[_CONNECTION_KEYS[key]] = value
+        connection = None
+    return Target(False, None, connection, arguments)
+
+
+def queue_key(prefix_key: str, name: str) -> str:
+    """The name by which the broker knows a queue."""
+    return f"{prefix_key}{name}" if prefix_key else name

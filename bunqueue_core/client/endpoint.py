@@ -1,0 +1,80 @@
+# Written by tools/async_to_sync.py from endpoint_async.py: edit that file and run the tool, not this one.
+"""The way of one client to its broker: opened at the first use, closed with the client."""
+
+from __future__ import annotations
+
+from bunqueue_core.client._acompat import Lock, settled
+from bunqueue_core.client._target import Target
+from bunqueue_core.client._verbs import Verbs
+from bunqueue_core.client.connection import Connection
+from bunqueue_core.embedded import EmbeddedBroker, open_broker
+from bunqueue_core.model.errors import ConnectionClosedError
+
+
+class Endpoint:
+    """Gives a client its verbs. Making one does no I/O.
+
+    Args:
+        target: where the jobs are.
+    """
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._lock = Lock()
+        self._broker: EmbeddedBroker | None = None
+        self._own: Connection | None = None
+        self._closed = False
+        #: The verbs; None until an embedded broker is open.
+        self.verbs: Verbs | None = None
+        if not target.embedded:
+            connection = target.connection
+            if connection is None:
+                connection = self._own = Connection(**target.arguments)
+            elif not isinstance(connection, Connection):
+                raise TypeError(f"connection must be a {Connection.__module__}.Connection, got {connection!r}")
+            self.verbs = connection.verbs
+
+    @property
+    def embedded(self) -> bool:
+        """Whether the broker is in this process."""
+        return self._target.embedded
+
+    @property
+    def owns_connection(self) -> bool:
+        """Whether closing this client closes the connection: then a server takes back what was delivered on it."""
+        return self._own is not None
+
+    def open(self) -> Verbs:
+        """The verbs, after opening the embedded broker where it is not open yet.
+
+        Raises:
+            ConfigurationError: the storage driver is missing, or its settings are wrong.
+            ConnectionClosedError: the client was closed.
+        """
+        verbs = self.verbs
+        if verbs is not None:
+            return verbs
+        with self._lock:
+            if self._closed:
+                raise ConnectionClosedError("connection closed by client")
+            if self._broker is None:
+                self._broker = open_broker(self._target.data_path)
+                self.verbs = self._broker.verbs
+            return self._broker.verbs
+
+    def connect(self) -> None:
+        """Open the broker, or connect."""
+        verbs = self.open()
+        if verbs.remote:
+            settled(verbs.command("Ping", {}))
+
+    def close(self) -> None:
+        """Release the broker, or close the connection unless it is shared. Idempotent."""
+        self._closed = True
+        if self._own is not None:
+            self._own.close()
+        with self._lock:
+            broker, self._broker = self._broker, None
+            self.verbs = None if self.embedded else self.verbs
+        if broker is not None:
+            broker.close()

@@ -1,0 +1,180 @@
+"""The queue: adds jobs, asks about them, controls them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+from bunqueue_core.client._acompat import asettled
+from bunqueue_core.client._session import TelemetryHandler, TlsOption
+from bunqueue_core.client._target import find_target, queue_key
+from bunqueue_core.client.connection_async import Connection
+from bunqueue_core.client.endpoint_async import Endpoint
+from bunqueue_core.client.job_async import Job
+from bunqueue_core.client.queue_admin_async import QueueAdmin
+from bunqueue_core.client.queue_control_async import QueueControl
+from bunqueue_core.client.queue_query_async import QueueQueries
+from bunqueue_core.client.queue_schedules_async import QueueSchedules
+from bunqueue_core.model.errors import BunqueueError
+from bunqueue_core.model.rules import check_queue_name
+
+
+class Queue(QueueQueries, QueueControl, QueueAdmin, QueueSchedules):
+    """A queue of jobs, on a server or in this process.
+
+    Making one does no I/O: the connection, or the embedded database, is opened by the first call.
+
+    Args:
+        name: its name: letters, digits, ``_ - . :``.
+        host: name or address of the server.
+        port: its TCP port.
+        token: sent with ``Auth``; by default taken from ``BQ_TOKEN`` or ``BUNQUEUE_TOKEN``.
+        tls: True (the system's authorities), ``{"ca_file": path}``, ``{"verify": False}`` (encrypt only) or an ``SSLContext``.
+        connection: a connection to share, which stays open when the queue is closed; or a mapping of a connection's arguments.
+        command_timeout: seconds that a command may take; None waits without limit.
+        prefix_key: goes before the name: programs with different prefixes do not see each other's queues.
+        on_telemetry: called with events of the connection.
+        embedded: True keeps the jobs in this process, in the file ``data_path``; by default False, or True where the environment
+            has ``BUNQUEUE_EMBEDDED=1``.
+        data_path: the database file of an embedded queue; by default the environment's (``BUNQUEUE_DATA_PATH``,
+            ``BQ_DATA_PATH``, ``DATA_PATH``, ``SQLITE_PATH``), else the database that is open already, else memory.
+        default_job_options: options of every job, unless the call gives its own.
+
+    Raises:
+        ValueError: an argument is out of its bounds, or the arguments contradict each other.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        host: str = "localhost",
+        port: int = 6789,
+        token: str | None = None,
+        tls: TlsOption = None,
+        connection: Connection | Mapping[str, Any] | None = None,
+        command_timeout: float | None = 10.0,
+        prefix_key: str = "",
+        on_telemetry: TelemetryHandler | None = None,
+        *,
+        embedded: bool | None = None,
+        data_path: str | os.PathLike[str] | None = None,
+        default_job_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.queue_key = check_queue_name(queue_key(prefix_key, name))
+        #: The same as :attr:`queue_key`.
+        self.name = self.queue_key
+        #: The name without the prefix.
+        self.logical_name = name
+        self._prefix_key = prefix_key
+        self._defaults = dict(default_job_options) if default_job_options else None
+        self._endpoint = Endpoint(
+            find_target(
+                host=host,
+                port=port,
+                token=token,
+                tls=tls,
+                connection=connection,
+                command_timeout=command_timeout,
+                on_telemetry=on_telemetry,
+                embedded=embedded,
+                data_path=data_path,
+            )
+        )
+
+    @property
+    def embedded(self) -> bool:
+        """Whether the jobs are in this process."""
+        return self._endpoint.embedded
+
+    # -- produce ------------------------------------------------------------------------------------------------------
+
+    async def add(self, name: str, data: Any = None, **options: Any) -> Job:
+        """Add a job.
+
+        Args:
+            name: name of the job, 1..256 characters.
+            data: payload: anything that MessagePack can hold.
+            **options: ``priority`` (higher first), ``delay``, ``attempts`` (3), ``backoff`` (ms, or ``{"type": "fixed" or
+                "exponential", "delay", "max_delay"}``), ``ttl``, ``timeout``, ``stall_timeout``, ``job_id``, ``unique_key``,
+                ``deduplication`` (``{"id", "ttl", "extend", "replace"}``), ``debounce``, ``depends_on``, ``children_ids``,
+                ``tags``, ``parent`` (``{"id", "queue"}``), ``parent_id``, ``group`` (``{"id", "priority", "max_size"}``),
+                ``group_id``, ``lifo``, ``durable`` (answer after the job is on disk), ``remove_on_complete``,
+                ``remove_on_fail``, ``repeat``, ``stack_trace_limit`` (10), ``keep_logs``, ``size_limit``, ``timestamp``, and
+                the policies ``fail_parent_on_failure``, ``remove_dependency_on_failure``, ``continue_parent_on_failure`` and
+                ``ignore_dependency_on_failure`` of children.
+                Durations in ms, or a ``timedelta``.
+
+        Returns:
+            The job, with its id. Where a job of the same ``job_id`` or unique key exists already, its id.
+
+        Raises:
+            CommandError: the broker refuses the job.
+            SerializationError: the payload cannot be encoded.
+            TypeError: an option is not known.
+        """
+        endpoint = self._endpoint
+        verbs = endpoint.verbs or await endpoint.open()
+        defaults = self._defaults
+        merged = options or None if defaults is None else {**defaults, **options}
+        answer = verbs.add(self.queue_key, name, data, merged)
+        pushed = answer.value if answer.ready else await asettled(answer)
+        job: Job = Job._added(pushed.ids[0], self.queue_key, name, data, merged, verbs)
+        return job
+
+    async def add_bulk(self, jobs: Sequence[Mapping[str, Any]]) -> list[str]:
+        """Add jobs, all or none.
+
+        Args:
+            jobs: ``{"name", "data", **options}`` each; see :meth:`add`.
+
+        Returns:
+            Their ids, in order.
+
+        Raises:
+            CommandError: the broker refuses one of them; the text begins with its position.
+        """
+        if not jobs:
+            return []
+        endpoint = self._endpoint
+        verbs = endpoint.verbs or await endpoint.open()
+        answer = verbs.add_bulk(self.queue_key, jobs, self._defaults)
+        return (answer.value if answer.ready else await asettled(answer)).ids
+
+    # -- life cycle ---------------------------------------------------------------------------------------------------
+
+    async def ping(self) -> bool:
+        """Whether the broker answers."""
+        try:
+            await self._call("Ping")
+        except BunqueueError:
+            return False
+        return True
+
+    async def wait_until_ready(self) -> None:
+        """Connect, or open the embedded database.
+
+        Raises:
+            BunqueueError: that is not possible; the message says why.
+        """
+        await self._endpoint.connect()
+
+    async def close(self) -> None:
+        """Close the queue: what was added is written, the connection is closed unless it is shared. Idempotent."""
+        await self._endpoint.close()
+
+    async def disconnect(self) -> None:
+        """The same as :meth:`close`."""
+        await self.close()
+
+    async def __aenter__(self) -> Queue:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        return f"Queue({self.queue_key!r})"
