@@ -1,0 +1,249 @@
+"""Brokers among brokers: the session fence, heartbeats, recovery of expired leases, wake-ups and polling."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import uuid
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Final
+
+import psycopg
+from psycopg import sql
+from psycopg.types.numeric import Int4, Int8
+
+from bunqueue_core.model.errors import BunqueueError, ConfigurationError
+from bunqueue_postgres import arrays
+
+if TYPE_CHECKING:
+    from bunqueue_postgres.broker import PostgresBroker
+
+#: Seconds between two notifications of one broker: enough to wake others quickly, few enough to cost nothing.
+ANNOUNCE_S: Final = 0.005
+
+#: Seconds between attempts to listen again.
+LISTEN_RETRY_S: Final = 0.5
+
+#: Seconds between rounds of maintenance that no deadline drives.
+MAINTENANCE_S: Final = 60.0
+
+#: Longest sleep at once, seconds; a longer one is resumed.
+LONGEST_SLEEP_S: Final = 86_400.0
+
+_NOTIFY: Final = b"SELECT set_config('synchronous_commit', 'off', true), pg_notify($1, '')"
+
+
+class Coordinator:
+    """Everything a broker does by itself. Belongs to the broker's event loop."""
+
+    def __init__(self, broker: PostgresBroker) -> None:
+        self._broker = broker
+        self._settings = broker._settings
+        self._database = broker._database
+        self._queries = broker._queries
+        self.session = uuid.uuid4()
+        self.brokers = 0  #: live brokers of the namespace, as of the last heartbeat
+        self._fenced = False
+        self._tasks: list[asyncio.Task[None]] = []
+        self._announcing: asyncio.Task[None] | None = None
+        self._announce_again = False
+        self._crowded: set[int] = set()
+        self._poke = asyncio.Event()
+        self._stopping = False
+
+    # -- life cycle ---------------------------------------------------------------------------------------------------
+
+    @property
+    def _ns(self) -> int:
+        return self._broker._ns
+
+    @property
+    def _channel(self) -> str:
+        return f"bunqueue_{self._ns}"
+
+    async def start(self) -> None:
+        """Register the session and begin to work.
+
+        Raises:
+            ConfigurationError: a live broker has this name.
+        """
+        if not await self._register():
+            raise ConfigurationError(f'PostgreSQL brokerId "{self._broker.broker_id}" is already active')
+        await self._beat()
+        await self._recover()
+        settings = self._settings
+        create = asyncio.get_running_loop().create_task
+        self._tasks = [
+            create(self._every(settings.heartbeat_ms / 1000, self._beat, "heartbeat")),
+            create(self._every(settings.recovery_ms / 1000, self._recover, "recovery")),
+            create(self._every(MAINTENANCE_S, self._maintain, "maintenance")),
+            create(self._poll()),
+            create(self._listen()),
+        ]
+        # The others learn at once that there is somebody to notify.
+        await self._database.run(_NOTIFY, (self._channel,))
+
+    async def stop(self) -> None:
+        """Stop working; the session stays registered."""
+        self._stopping = True
+        for task in self._tasks:
+            task.cancel()
+        for task in self._tasks:
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        self._tasks = []
+        if self._announcing is not None:
+            await self._announcing
+
+    async def unregister(self) -> None:
+        """Give up the broker's name."""
+        await self._database.run(
+            self._queries.unregister_broker, (Int4(self._ns), self._broker.broker_id, self.session)
+        )
+
+    async def _every(self, seconds: float, work: Callable[[], Awaitable[None]], subject: str) -> None:
+        """Do ``work`` every ``seconds``, a little apart from other brokers; a failure is a problem until the next success."""
+        while True:
+            await sleep(seconds * (0.95 + 0.1 * random.random()))
+            while True:
+                try:
+                    await work()
+                except (psycopg.Error, BunqueueError) as error:
+                    self._broker._log(
+                        "warning", "PostgreSQL maintenance failed", subject=subject, error=type(error).__name__
+                    )
+                    self._broker.problem(subject, "the database is not reachable for coordination")
+                    await sleep(min(1.0, seconds))
+                else:
+                    self._broker.problem(subject, None)
+                    break
+
+    # -- session ------------------------------------------------------------------------------------------------------
+
+    async def _register(self) -> bool:
+        rows = await self._database.run(
+            self._queries.register_broker,
+            (Int4(self._ns), self._broker.broker_id, self.session, Int8(self._settings.stale_after_ms)),
+        )
+        return bool(rows)
+
+    async def _beat(self) -> None:
+        rows = await self._database.run(
+            self._queries.beat,
+            (Int4(self._ns), self._broker.broker_id, self.session, Int8(self._settings.stale_after_ms)),
+        )
+        if rows:
+            self.brokers = rows[0][0]
+            return
+        # The row is gone or another's: this process was silent for too long. Under a new session it may begin again, unless a
+        # successor lives under its name.
+        self.session = uuid.uuid4()
+        if await self._register():
+            self._fenced = False
+            self._broker.problem("session", None)
+            self._broker._log(
+                "warning", "PostgreSQL broker session was lost and begun anew", broker=self._broker.broker_id
+            )
+        else:
+            self.fenced()
+
+    def fenced(self) -> None:
+        """This session is not the registered one any more."""
+        if not self._fenced:
+            self._fenced = True
+            self._broker.problem("session", f'broker session for "{self._broker.broker_id}" has been fenced')
+
+    # -- recovery and maintenance -------------------------------------------------------------------------------------
+
+    async def _recover(self) -> None:
+        while await self._broker.recover():
+            pass
+
+    async def _maintain(self) -> None:
+        crowded, self._crowded = self._crowded, set()
+        for queue_id in crowded:
+            await self._broker.trim_dead_letters(queue_id)
+
+    def crowded(self, queue_ids: set[int]) -> None:
+        """Dead letters of these queues may exceed their bound."""
+        self._crowded |= queue_ids
+
+    # -- wake-ups -----------------------------------------------------------------------------------------------------
+
+    def announce(self) -> None:
+        """Something changed that pulls or waits at other brokers may want: notify them, soon and once for many changes."""
+        if self.brokers < 2 or self._stopping:
+            return
+        if self._announcing is not None and not self._announcing.done():
+            self._announce_again = True
+            return
+        self._announcing = asyncio.get_running_loop().create_task(self._notify())
+
+    async def _notify(self) -> None:
+        while True:
+            self._announce_again = False
+            # A lost notification is made good by the others' polling.
+            with contextlib.suppress(psycopg.Error, BunqueueError):
+                await self._database.run(_NOTIFY, (self._channel,))
+            await asyncio.sleep(ANNOUNCE_S)
+            if not self._announce_again or self._stopping:
+                return
+
+    def reconnected(self) -> None:
+        """The database is back: look for whatever was missed."""
+        self._poke.set()
+
+    async def _listen(self) -> None:
+        """Hold the listening connection, and replace it when it breaks."""
+        while True:
+            try:
+                connection = await self._database.connect()
+                try:
+                    await connection.execute(
+                        sql.SQL("LISTEN {}").format(sql.Identifier(self._channel)).as_bytes(connection)
+                    )
+                    self._poke.set()
+                    async for notification in connection.notifies():
+                        if notification.pid not in self._database.own_backends:
+                            self.brokers = max(self.brokers, 2)
+                            self._poke.set()
+                finally:
+                    await connection.close()
+            except (psycopg.Error, OSError):
+                pass
+            await asyncio.sleep(LISTEN_RETRY_S)
+
+    async def _poll(self) -> None:
+        """Look for jobs that parked pulls want and for ends that somebody waits for: when notified, and at every poll interval."""
+        interval = self._settings.effective_poll_ms / 1000
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(min(interval, LONGEST_SLEEP_S)):
+                    await self._poke.wait()
+            self._poke.clear()
+            # While the database is away its return is looked for elsewhere.
+            with contextlib.suppress(psycopg.Error, BunqueueError):
+                await self._look()
+
+    async def _look(self) -> None:
+        broker = self._broker
+        waited = [desk for desk in broker.desks.values() if desk.parked]
+        if waited:
+            rows = await self._database.run(
+                self._queries.probe,
+                (Int4(self._ns), arrays.texts([desk.queue for desk in waited]), arrays.int8s([-(2**63)] * len(waited))),
+            )
+            for _, name in rows:
+                broker.wake(name, 1_000_000)
+        ids = broker.waited
+        if ids:
+            await broker.look_at_waits(ids)
+
+
+async def sleep(seconds: float) -> None:
+    """Sleep, however long: event loops count in 32-bit milliseconds."""
+    while seconds > LONGEST_SLEEP_S:
+        await asyncio.sleep(LONGEST_SLEEP_S)
+        seconds -= LONGEST_SLEEP_S
+    await asyncio.sleep(seconds)

@@ -1,0 +1,271 @@
+"""Connections, admission, time-outs and the state of the database's health. Knows no table and no rule of the queue."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, TypeVar
+
+import psycopg
+from psycopg import AsyncConnection, AsyncRawCursor
+from psycopg_pool import AsyncConnectionPool
+
+from bunqueue_core.model.errors import BackendBusy, BrokerClosed, StorageUnavailable
+from bunqueue_postgres import arrays
+from bunqueue_postgres.errors import RETRIED_ONCE, is_disconnect, sqlstate, translate
+from bunqueue_postgres.settings import CONNECT_TIMEOUT_S, IDLE_CLOSE_S, MAX_LIFETIME_S, PostgresStorage
+
+T = TypeVar("T")
+
+#: Seconds between attempts to reach a database that is away; the first comes at once.
+RECONNECT_S: Final = 0.5
+
+#: Session settings of every connection. A plan that fits any parameters is made once a connection instead of once a call: the
+#: statements are written so that there is only one sensible plan (their headers name the index), and planning one costs more
+#: than running it.
+_CONFIGURE: Final = (
+    "SELECT set_config('statement_timeout', $1, false), set_config('lock_timeout', $2, false), "
+    "set_config('idle_in_transaction_session_timeout', $3, false), set_config('plan_cache_mode', 'force_generic_plan', false)"
+)
+
+Connection = AsyncConnection[Any]
+
+
+class Database:
+    """The broker's way to PostgreSQL. Belongs to the event loop in which it was opened.
+
+    Args:
+        settings: the driver's settings.
+        broker_id: shown as part of each connection's ``application_name``.
+        on_health: called whenever the database was found to be away (a reason fit for clients) or back (None).
+    """
+
+    def __init__(self, settings: PostgresStorage, broker_id: str, on_health: Callable[[str | None], None]) -> None:
+        self._settings = settings
+        self._on_health = on_health
+        self._limit = settings.max_concurrent_operations
+        self._queue_limit = settings.max_queued_operations
+        self._active = 0
+        self._queued: deque[asyncio.Future[None]] = deque()
+        self._closing = False
+        self._probe: asyncio.Task[None] | None = None
+        self._reason: str | None = None
+        self._pool: AsyncConnectionPool[Connection] | None = None
+        self.statements = 0  #: statements and transactions that were run
+        self.own_backends: set[int] = set()  #: process ids of this broker's connections, to know its own notifications
+        adapters = psycopg.adapt.AdaptersMap(psycopg.adapters)
+        arrays.register(adapters)
+        self._arguments: dict[str, Any] = {
+            "autocommit": True,
+            "prepare_threshold": 0,
+            "cursor_factory": AsyncRawCursor,
+            "context": adapters,
+            "connect_timeout": CONNECT_TIMEOUT_S,
+            "application_name": f"bunqueue:{broker_id}"[:63],
+            # A peer that vanished without a word is noticed within seconds, not in the system's two hours.
+            "keepalives_idle": 5,
+            "keepalives_interval": 2,
+            "keepalives_count": 3,
+        }
+
+    # -- life cycle ---------------------------------------------------------------------------------------------------
+
+    async def connect(self) -> Connection:
+        """A connection outside the pool, configured like those in it."""
+        connection: Connection = await AsyncConnection.connect(self._settings.url.get_secret_value(), **self._arguments)
+        try:
+            await self._configure(connection)
+        except BaseException:
+            await connection.close()
+            raise
+        return connection
+
+    async def open(self) -> None:
+        """Open the pool. Fails when the database cannot be reached.
+
+        Raises:
+            psycopg.Error: no connection could be made in time.
+        """
+        pool: AsyncConnectionPool[Connection] = AsyncConnectionPool(
+            self._settings.url.get_secret_value(),
+            kwargs=self._arguments,
+            min_size=1,
+            max_size=self._settings.effective_pool_size,
+            open=False,
+            configure=self._configure,
+            timeout=CONNECT_TIMEOUT_S,
+            max_idle=IDLE_CLOSE_S,
+            max_lifetime=MAX_LIFETIME_S,
+            reconnect_timeout=CONNECT_TIMEOUT_S,
+        )
+        await pool.open()
+        try:
+            await pool.wait(CONNECT_TIMEOUT_S)
+        except BaseException:
+            await pool.close()
+            raise
+        self._pool = pool
+
+    async def close(self, timeout_s: float) -> None:
+        """Refuse what comes, fail what waits, and close every connection. Idempotent."""
+        self._closing = True
+        while self._queued:
+            waiter = self._queued.popleft()
+            if not waiter.done():
+                waiter.set_exception(BrokerClosed("the broker is closed"))
+        if self._probe is not None:
+            self._probe.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._probe
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            await pool.close(timeout_s)
+
+    async def _configure(self, connection: Connection) -> None:
+        settings = self._settings
+        await connection.execute(
+            _CONFIGURE,
+            (
+                str(settings.statement_timeout_ms),
+                str(settings.lock_timeout_ms),
+                str(settings.idle_transaction_timeout_ms),
+            ),
+        )
+        if len(self.own_backends) > 1_000:  # connections are replaced once an hour: this is years
+            self.own_backends.clear()
+        self.own_backends.add(connection.info.backend_pid)
+
+    # -- work ---------------------------------------------------------------------------------------------------------
+
+    async def run(self, query: bytes, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
+        """Run one statement in a transaction of its own and return its rows.
+
+        A conflict between transactions that rolled it back is tried once more.
+
+        Raises:
+            BackendBusy: too many statements wait already.
+            StorageUnavailable: the database cannot be reached.
+            psycopg.Error: anything else the database refused.
+        """
+
+        async def body(connection: Connection) -> list[tuple[Any, ...]]:
+            cursor = connection.cursor(binary=True)
+            await cursor.execute(query, parameters)
+            return await cursor.fetchall() if cursor.description is not None else []
+
+        return await self._admitted(body)
+
+    async def transaction(self, body: Callable[[Connection], Awaitable[T]]) -> T:
+        """Run ``body`` in one transaction. It may be called twice, and must therefore begin from its own inputs each time."""
+
+        async def within(connection: Connection) -> T:
+            async with connection.transaction():
+                return await body(connection)
+
+        return await self._admitted(within)
+
+    async def _admitted(self, body: Callable[[Connection], Awaitable[T]]) -> T:
+        if self._closing or self._pool is None:
+            raise BrokerClosed("the broker is closed")
+        if self._reason is not None:
+            raise StorageUnavailable(self._reason)
+        if self._active >= self._limit:
+            await self._wait_for_turn()
+        self._active += 1
+        try:
+            self.statements += 1
+            try:
+                return await self._connected(body)
+            except psycopg.Error as error:
+                if sqlstate(error) not in RETRIED_ONCE:
+                    raise
+                await asyncio.sleep(0.01 + 0.01 * random.random())
+                return await self._connected(body)
+        except Exception as error:
+            self._judge(error)
+            raise
+        finally:
+            self._active -= 1
+            self._next()
+
+    async def _connected(self, body: Callable[[Connection], Awaitable[T]]) -> T:
+        pool = self._pool
+        if pool is None:
+            raise BrokerClosed("the broker is closed")
+        async with pool.connection() as connection:
+            return await body(connection)
+
+    async def _wait_for_turn(self) -> None:
+        if len(self._queued) >= self._queue_limit:
+            raise BackendBusy(f"{self._active} database operations run and {len(self._queued)} wait")
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._queued.append(turn)
+        await turn
+
+    def _next(self) -> None:
+        while self._queued and self._active < self._limit:
+            turn = self._queued.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                return
+
+    @property
+    def load(self) -> tuple[int, int]:
+        """Statements that run, and that wait for their turn."""
+        return self._active, len(self._queued)
+
+    # -- health -------------------------------------------------------------------------------------------------------
+
+    @property
+    def reason(self) -> str | None:
+        """Why the database cannot work now, fit for clients; None if it can."""
+        return self._reason
+
+    def _judge(self, error: Exception) -> None:
+        """Notice from an error that the database is away, and begin to look for its return."""
+        if self._closing or not (is_disconnect(error) or sqlstate(error) in ("25006", "53300")):
+            return
+        if self._probe is None or self._probe.done():
+            translated = translate(error)
+            reason = (
+                translated.reason if isinstance(translated, StorageUnavailable) else "the database cannot be reached"
+            )
+            self._probe = asyncio.get_running_loop().create_task(self._look_for_return(reason))
+
+    async def _look_for_return(self, reason: str) -> None:
+        """Try until the database takes writes again.
+
+        One lost connection is no outage: the first attempt decides. In an outage commands fail at once, instead of waiting
+        for connections that do not come.
+        """
+        while not await self._works():
+            if self._reason is None:
+                self._reason = reason
+                self._on_health(reason)
+            await asyncio.sleep(RECONNECT_S)
+        if self._reason is not None:
+            self._reason = None
+            self._on_health(None)
+
+    async def _works(self) -> bool:
+        pool = self._pool
+        if pool is None:
+            return False
+        try:
+            # Idle connections that broke with the one that failed would each fail a command first.
+            await pool.check()
+            async with pool.connection(timeout=2.0) as connection:
+                cursor = await connection.execute(
+                    "SELECT pg_is_in_recovery() OR current_setting('transaction_read_only')::bool"
+                )
+                row = await cursor.fetchone()
+                if row is not None and not row[0]:
+                    return True
+                # A connection to a server that became read-only stays on it: give it up, the next may reach another.
+                await connection.close()
+        except psycopg.Error:
+            pass
+        return False

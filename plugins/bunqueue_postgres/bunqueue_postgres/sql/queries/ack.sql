@@ -1,0 +1,51 @@
+-- Completes jobs, for any number of gathered batches at once.
+--
+-- A batch ($6) is applied whole or not at all: one member with a lease that is not its own leaves the whole batch alone, and so does
+-- one that needs more than this statement (flags beyond $7: the caller completes such a batch in steps). Answers one row for each
+-- member that was not completed here, with what stands in its way; none is the good case.
+-- Locks: the jobs' rows, by id.
+-- Index: primary key.
+WITH clock AS MATERIALIZED (
+    SELECT bunqueue.now_ms() AS now
+), input AS MATERIALIZED (
+    SELECT *
+    FROM unnest($2::text[], $3::text[], $4::bytea[], $5::bool[], $6::int4[]) WITH ORDINALITY
+        AS i (id, token, result, remove, batch, n)
+), target AS MATERIALIZED (
+    SELECT
+        i.n, i.batch, i.result, i.remove OR j.flags & 2 <> 0 AS remove, j.id, j.queue_id, j.status,
+        j.status = 3 AND j.lease_until > clock.now AND CASE WHEN j.lease_owner IS NULL THEN i.token IS DISTINCT FROM j.lease_token OR i.token IS NULL
+            ELSE coalesce(i.token = j.lease_token, false) END AS valid,
+        j.flags & ~$7::int2 = 0 AS plain,
+        j.lease_owner IS NULL AS free
+    FROM input i CROSS JOIN clock JOIN bunqueue.jobs j ON j.ns = $1::int4 AND j.id = i.id
+    ORDER BY i.id
+    FOR UPDATE OF j
+), fit AS MATERIALIZED (
+    SELECT batch FROM target GROUP BY batch HAVING bool_and(plain AND (valid OR status <> 3))
+), kept AS (
+    UPDATE bunqueue.jobs j
+    SET status = 4, finished_at = clock.now, result = t.result, lease_until = NULL, lease_session = NULL
+    FROM target t CROSS JOIN clock
+    WHERE j.ns = $1::int4 AND j.id = t.id AND t.valid AND NOT t.remove AND t.batch IN (SELECT batch FROM fit)
+    RETURNING t.n, t.id, t.queue_id
+), removed AS (
+    DELETE FROM bunqueue.jobs j
+    USING target t
+    WHERE j.ns = $1::int4 AND j.id = t.id AND t.valid AND t.remove AND t.batch IN (SELECT batch FROM fit)
+    RETURNING t.n, t.id, t.queue_id, t.result
+), proved AS (
+    INSERT INTO bunqueue.proofs (ns, id, queue_id, completed_at, result)
+    SELECT $1::int4, r.id, r.queue_id, clock.now, r.result FROM removed r CROSS JOIN clock
+    ON CONFLICT (ns, id) DO UPDATE SET completed_at = excluded.completed_at, result = excluded.result, queue_id = excluded.queue_id
+), done AS (
+    SELECT n, id, queue_id FROM kept UNION ALL SELECT n, id, queue_id FROM removed
+), journal AS (
+    INSERT INTO bunqueue.events (at, ns, queue_id, size, type, ids)
+    SELECT clock.now, $1::int4, d.queue_id, count(*), 'completed', array_agg(d.id)
+    FROM done d CROSS JOIN clock
+    GROUP BY clock.now, d.queue_id
+)
+SELECT i.n, t.status, t.valid, t.plain, t.free
+FROM input i LEFT JOIN target t ON t.n = i.n
+WHERE NOT EXISTS (SELECT FROM done d WHERE d.n = i.n)

@@ -1,0 +1,5 @@
+-- Ids of up to $3 active jobs that were claimed or renewed through a broker session. Index: jobs_leased, one range a queue.
+SELECT j.id
+FROM bunqueue.queues q JOIN bunqueue.jobs j ON j.queue_id = q.id AND j.status = 3
+WHERE q.ns = $1::int4 AND j.lease_session = $2::uuid
+LIMIT $3::int4

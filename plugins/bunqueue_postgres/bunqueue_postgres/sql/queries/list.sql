@@ -1,0 +1,26 @@
+-- Ids of one page of a queue's jobs, by creation time, then id. Locks nothing.
+--
+-- $3..$9: which states are wanted: waiting, prioritized, delayed, waiting-children, active, completed, failed.
+-- $10: ascending; $11, $12: offset and limit. Index: the partial index of each wanted state; sorts narrow rows.
+WITH queue AS MATERIALIZED (
+    SELECT q.id, bunqueue.now_ms() AS now FROM bunqueue.queues q WHERE q.ns = $1::int4 AND q.name = $2::text
+), found AS (
+    SELECT j.created_at, j.id
+    FROM queue q JOIN bunqueue.jobs j ON j.queue_id = q.id AND j.status = 0
+    WHERE ($3::bool OR $4::bool OR $5::bool)
+        AND CASE WHEN j.run_at > q.now THEN $5::bool WHEN j.priority > 0 THEN $4::bool ELSE $3::bool END
+    UNION ALL
+    SELECT j.created_at, j.id FROM queue q JOIN bunqueue.jobs j ON j.queue_id = q.id AND j.status IN (1, 2) WHERE $6::bool
+    UNION ALL
+    SELECT j.created_at, j.id FROM queue q JOIN bunqueue.jobs j ON j.queue_id = q.id AND j.status = 3 WHERE $7::bool
+    UNION ALL
+    SELECT j.created_at, j.id FROM queue q JOIN bunqueue.jobs j ON j.queue_id = q.id AND j.status = 4 WHERE $8::bool
+    UNION ALL
+    SELECT j.created_at, j.id FROM queue q JOIN bunqueue.jobs j ON j.queue_id = q.id AND j.status = 5 WHERE $9::bool
+)
+SELECT id
+FROM found
+ORDER BY
+    CASE WHEN $10::bool THEN created_at END, CASE WHEN $10::bool THEN id END,
+    CASE WHEN NOT $10::bool THEN created_at END DESC, CASE WHEN NOT $10::bool THEN id END DESC
+OFFSET $11::int8 LIMIT $12::int8

@@ -1,0 +1,13 @@
+-- Locks jobs and gives their whole records, the policies of their queues, and the time.
+--
+-- Locks: the rows, by id.
+-- Index: primary key.
+SELECT
+    j.id, q.name, j.name, j.data, j.options, j.extra, j.past, j.progress, j.priority, j.created_at, j.run_at, j.admitted_at,
+    j.admitted_as, j.status, j.started_at, j.finished_at, j.heartbeat_at, j.lease_until, j.attempts, j.stall_count,
+    j.lease_renewals, j.flags, j.unique_key, j.group_id, j.group_order, j.parent_id, j.lease_token, j.lease_owner,
+    j.lease_session, j.result, j.dead, j.queue_id, bunqueue.now_ms(), q.stall_config, q.dlq_config
+FROM bunqueue.jobs j JOIN bunqueue.queues q ON q.id = j.queue_id
+WHERE j.ns = $1::int4 AND j.id = ANY ($2::text[])
+ORDER BY j.id
+FOR UPDATE OF j

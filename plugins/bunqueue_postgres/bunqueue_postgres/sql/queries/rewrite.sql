@@ -1,0 +1,22 @@
+-- Writes back jobs that the caller has locked and decided upon, and ends their leases.
+--
+-- The token stays: it tells a late outcome of the ended delivery from one of a later delivery without a token.
+-- Locks: nothing that is not locked. Index: primary key.
+UPDATE bunqueue.jobs j
+SET status = i.status,
+    run_at = i.run_at,
+    attempts = i.attempts,
+    stall_count = i.stall_count,
+    started_at = i.started_at,
+    finished_at = i.finished_at,
+    heartbeat_at = i.heartbeat_at,
+    past = i.past,
+    dead = i.dead,
+    lease_until = NULL,
+    lease_session = NULL,
+    lease_owner = NULL,
+    lease_renewals = 0
+FROM unnest(
+    $2::text[], $3::int2[], $4::int8[], $5::int4[], $6::int4[], $7::int8[], $8::int8[], $9::int8[], $10::bytea[], $11::bytea[]
+) AS i (id, status, run_at, attempts, stall_count, started_at, finished_at, heartbeat_at, past, dead)
+WHERE j.ns = $1::int4 AND j.id = i.id

@@ -1,0 +1,75 @@
+"""The statements, read from ``sql/``: one file a statement, with a header that says what it locks, in which order, by which index.
+
+The text that is sent has no comments and no line breaks, so that the header costs nothing on the wire.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, fields
+from importlib import resources
+
+_COMMENT = re.compile(r"--[^\n]*")
+_SPACE = re.compile(r"\s+")
+
+
+@dataclass(frozen=True, slots=True)
+class Queries:
+    """Every statement of ``sql/queries`` by its file's name, positional parameters ``$1``…"""
+
+    ack: bytes
+    beat: bytes
+    claim: bytes
+    counts: bytes
+    dead: bytes
+    dead_surplus: bytes
+    erase: bytes
+    expire: bytes
+    expired: bytes
+    held: bytes
+    journal: bytes
+    list: bytes
+    lock: bytes
+    namespace: bytes
+    outcomes: bytes
+    policies: bytes
+    priorities: bytes
+    probe: bytes
+    push: bytes
+    push_named: bytes
+    queue: bytes
+    queues: bytes
+    read: bytes
+    register_broker: bytes
+    register_queues: bytes
+    renew: bytes
+    rewrite: bytes
+    set_paused: bytes
+    set_policies: bytes
+    set_progress: bytes
+    states: bytes
+    unregister_broker: bytes
+
+
+def compact(text: str) -> str:
+    """``text`` without comments and line breaks. The statements hold neither ``--`` nor spaces of meaning in literals."""
+    return _SPACE.sub(" ", _COMMENT.sub("", text)).strip()
+
+
+def load_queries() -> Queries:
+    """Read all statements.
+
+    Raises:
+        LookupError: a file is missing, or one is there that no field names.
+    """
+    folder = resources.files(__package__) / "sql" / "queries"
+    found = {entry.name[:-4]: entry.read_text("utf-8") for entry in folder.iterdir() if entry.name.endswith(".sql")}
+    named = {field.name for field in fields(Queries)}
+    if found.keys() != named:
+        raise LookupError(f"statements without file or name: {', '.join(sorted(found.keys() ^ named))}")
+    return Queries(**{name: compact(text).encode() for name, text in found.items()})
+
+
+def load_schema() -> str:
+    """The statements that build the schema."""
+    return (resources.files(__package__) / "sql" / "schema.sql").read_text("utf-8")

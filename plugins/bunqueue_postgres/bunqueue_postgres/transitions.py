@@ -1,0 +1,245 @@
+"""What becomes of a job when its delivery ends other than by completion: pure rules on a job that the caller has locked.
+
+Each function changes the job and says where it goes; the caller writes the row. The rules are those of ``spec/engine.md`` sections
+11, 14, 15 and 17; times are epoch ms on the database's clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from bunqueue_core.model.job import Job, RetryHistory, TimelineEntry, append_timeline
+from bunqueue_core.model.payload import Packed
+from bunqueue_core.model.requests import DlqConfig, DlqEntry, DlqReason, StallConfig
+from bunqueue_core.model.rules import BACKOFF_STRATEGIES, backoff_delay, stack_lines
+from bunqueue_core.plugins.drivers import BackoffStrategy
+
+#: Error of a job that ran longer than its ``timeout``.
+TIMEOUT_ERROR: Final = "Job timeout exceeded"
+
+
+class Notice(NamedTuple):
+    """An event of the job at hand."""
+
+    type: str
+    extra: dict[str, Any] | None = None
+
+
+@dataclass(slots=True)
+class Outcome:
+    """Where the job goes: back to its queue, to the dead letters (``entry``), or away (``removed``)."""
+
+    entry: DlqEntry | None = None
+    removed: bool = False
+    notices: list[Notice] = field(default_factory=list)
+
+    @property
+    def queued(self) -> bool:
+        """True if the job waits again."""
+        return self.entry is None and not self.removed
+
+
+@dataclass(frozen=True, slots=True)
+class Policies:
+    """What the decision depends on beside the job."""
+
+    stall: StallConfig
+    dlq: DlqConfig
+    random: Callable[[], float]
+    strategies: Mapping[str, BackoffStrategy] = field(default_factory=lambda: BACKOFF_STRATEGIES)
+
+    def backoff(self, job: Job, attempts: int) -> int:
+        """Delay before the next run, ms."""
+        return backoff_delay(job.options, attempts, self.random, self.strategies)
+
+
+def failed(
+    job: Job,
+    now: int,
+    policies: Policies,
+    error: str | None,
+    stack: list[str] | None = None,
+    *,
+    unrecoverable: bool = False,
+    remove: bool = False,
+    reason: DlqReason = "explicit_fail",
+) -> Outcome:
+    """An attempt failed: retry with back-off, or end."""
+    options = job.options
+    if job.history is not None:
+        job.history.losses = 0
+    job.attempts += 1
+    if stack is not None:
+        job.stacktrace = stack_lines(stack, options.stack_trace_limit)
+    _failed_entry(job, now, error)
+    extra: dict[str, Any] = {}
+    if error is not None:
+        extra["error"] = error
+    if job.data is not None:
+        extra["data"] = Packed(job.data)
+    if not unrecoverable and job.attempts < options.max_attempts:
+        _record(job, now, reason, error)
+        _back_to_queue(job, now + policies.backoff(job, job.attempts))
+        append_timeline(job, {"state": "waiting", "timestamp": now, "attempt": job.attempts + 1})
+        return Outcome(notices=[Notice("failed", {**extra, "terminal": False}), Notice("retried", {"prev": "failed"})])
+    final: DlqReason = "timeout" if reason == "timeout" else "max_attempts_exceeded"
+    _record(job, now, final, error)
+    outcome = _ended(job, now, policies, final, error, remove=remove)
+    outcome.notices.append(Notice("failed", {**extra, "terminal": True}))
+    return outcome
+
+
+def lease_expired(job: Job, now: int, policies: Policies, renewals: int) -> Outcome:
+    """The owner's lease ran out. The job comes back at once, or ends at its last attempt or the queue's stall limit."""
+    job.attempts += 1
+    job.stall_count += 1
+    maximum = job.options.max_attempts
+    if job.attempts >= maximum:
+        text = "Lock expired (max attempts reached)"
+        return _lost_for_good(
+            job, now, policies, "max_attempts_exceeded", f"Lock expired at max attempts ({maximum})", text
+        )
+    if 0 < policies.stall.max_stalls <= job.stall_count:
+        text = "Lock expired (max stalls reached)"
+        return _lost_for_good(job, now, policies, "stalled", f"Lock expired after {renewals} renewals", text)
+    _record(job, now, "stalled", "Lock expired")
+    _back_to_queue(job, job.run_at)
+    return Outcome(notices=[Notice("stalled")])
+
+
+def stalled(job: Job, now: int, policies: Policies) -> Outcome:
+    """A job without a lease of its own has been silent for too long: retry with back-off, or end."""
+    job.attempts += 1
+    job.stall_count += 1
+    maximum = job.options.max_attempts
+    exhausted = job.attempts >= maximum
+    if exhausted or job.stall_count >= policies.stall.max_stalls:
+        reason: DlqReason = "max_attempts_exceeded" if exhausted else "stalled"
+        error = f"Job stalled at max attempts ({maximum})" if exhausted else f"Job stalled {job.stall_count} times"
+        job.started_at = None
+        _record(job, now, reason, error)
+        outcome = _ended(job, now, policies, reason, error)
+        outcome.notices.append(_stalled_notice(job, "move_to_dlq"))
+        return outcome
+    _record(job, now, "stalled", "stalled")
+    _failed_entry(job, now, "stalled")
+    append_timeline(job, {"state": "waiting", "timestamp": now, "attempt": job.attempts + 1})
+    _back_to_queue(job, now + policies.backoff(job, job.attempts))
+    return Outcome(notices=[_stalled_notice(job, "retry")])
+
+
+def lost(job: Job, now: int, policies: Policies, owner: str | None) -> Outcome:
+    """The connection that held the job is gone. At once the first time, with back-off from the second, ended at the stall limit."""
+    history = job.history
+    losses = (history.losses if history is not None else 0) + 1
+    if 0 < policies.stall.max_stalls <= losses:
+        worker = f"; last worker: {owner}" if owner else ""
+        error = f"Job lost with its connection {losses} times{worker}"
+        return _lost_for_good(job, now, policies, "stalled", error, error)
+    if history is None:
+        history = job.history = RetryHistory()
+    history.losses = losses
+    run_at = job.run_at if losses == 1 else now + policies.backoff(job, losses - 1)
+    _back_to_queue(job, run_at)
+    job.last_heartbeat = now
+    return Outcome()
+
+
+def given_back(job: Job) -> Outcome:
+    """A delivery that nobody took is undone."""
+    if job.timeline and job.timeline[-1]["state"] == "active":
+        job.timeline.pop()
+    _back_to_queue(job, job.run_at)
+    return Outcome()
+
+
+def retried(job: Job, now: int, entry: DlqEntry) -> Outcome:
+    """A dead letter starts afresh, by hand."""
+    job.attempts = 0
+    job.stall_count = 0
+    job.history = None
+    job.last_heartbeat = now
+    append_timeline(job, {"state": "waiting", "timestamp": now})
+    _back_to_queue(job, now)
+    return Outcome()
+
+
+def auto_retried(job: Job, now: int, entry: DlqEntry, config: DlqConfig) -> Outcome:
+    """A dead letter starts afresh by itself; should it fail again it comes back as the same letter."""
+    history = RetryHistory()
+    history.attempts = entry.attempts
+    history.entered_at = entry.entered_at
+    history.expires_at = entry.expires_at
+    history.retry_count = entry.retry_count + 1
+    history.last_retry_at = now
+    if history.retry_count < config.max_auto_retries:
+        history.next_retry_at = now + config.auto_retry_interval_ms * 2 ** min(history.retry_count - 1, 40)
+    outcome = retried(job, now, entry)
+    job.history = history
+    return outcome
+
+
+def _back_to_queue(job: Job, run_at: int) -> None:
+    job.started_at = None
+    job.run_at = run_at
+
+
+def _failed_entry(job: Job, now: int, error: str | None) -> None:
+    step: TimelineEntry = {"state": "failed", "timestamp": now, "attempt": job.attempts}
+    if error is not None:
+        step["error"] = error
+    append_timeline(job, step)
+
+
+def _record(job: Job, now: int, reason: DlqReason, error: str | None) -> None:
+    history = job.history
+    if history is None:
+        history = job.history = RetryHistory()
+    started = job.started_at
+    history.attempts.append(
+        {
+            "attempt": job.attempts,
+            "startedAt": started if started is not None else job.created_at,
+            "failedAt": now,
+            "reason": reason,
+            "error": error,
+            "duration": now - started if started is not None else 0,
+        }
+    )
+
+
+def _stalled_notice(job: Job, action: str) -> Notice:
+    return Notice("stalled", {"data": {"stallCount": job.stall_count, "action": action}})
+
+
+def _lost_for_good(job: Job, now: int, policies: Policies, reason: DlqReason, error: str, text: str) -> Outcome:
+    _record(job, now, reason, error)
+    outcome = _ended(job, now, policies, reason, error)
+    outcome.notices += [_stalled_notice(job, "move_to_dlq"), Notice("failed", {"error": text})]
+    return outcome
+
+
+def _ended(
+    job: Job, now: int, policies: Policies, reason: DlqReason, error: str | None, *, remove: bool = False
+) -> Outcome:
+    """The end of a job that failed: removed, or a dead letter (the same one as before if it was retried from there by itself)."""
+    if remove or job.options.remove_on_fail.remove:
+        return Outcome(removed=True)
+    history = job.history
+    entry = DlqEntry(job=job, entered_at=now, reason=reason, error=error)
+    config = policies.dlq
+    if history is not None:
+        entry.attempts = history.attempts
+    if history is not None and history.entered_at is not None:
+        entry.entered_at = history.entered_at
+        entry.expires_at = history.expires_at
+        entry.retry_count = history.retry_count
+        entry.last_retry_at = history.last_retry_at
+        entry.next_retry_at = history.next_retry_at
+    else:
+        entry.expires_at = None if config.max_age_ms is None else now + config.max_age_ms
+        entry.next_retry_at = now + config.auto_retry_interval_ms if config.auto_retry else None
+    job.history = None
+    return Outcome(entry=entry)

