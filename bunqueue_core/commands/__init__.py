@@ -5,12 +5,34 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from bunqueue_core.commands import consuming, control, core, dead_letters, events, monitoring, producing, queries
+from bunqueue_core.commands import (
+    consuming,
+    control,
+    core,
+    dead_letters,
+    events,
+    limits,
+    management,
+    monitoring,
+    producing,
+    queries,
+)
 from bunqueue_core.commands.session import Services, Session
 from bunqueue_core.commands.table import Command, Field, Members, Reply, collect
 
 #: The families, in the order of the reference.
-FAMILIES: Final = (core, producing, consuming, queries, control, dead_letters, monitoring, events)
+FAMILIES: Final = (
+    core,
+    producing,
+    consuming,
+    queries,
+    management,
+    control,
+    dead_letters,
+    limits,
+    monitoring,
+    events,
+)
 
 #: Every command by its exact name on the wire.
 COMMANDS: Final[Mapping[str, Command]] = collect(FAMILIES)

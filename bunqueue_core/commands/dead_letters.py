@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from typing import Annotated, Any
 
-from bunqueue_core.commands.replies import chain, done, then
+from bunqueue_core.commands.replies import chain, done, then, whole_or_none
 from bunqueue_core.commands.session import Session
 from bunqueue_core.commands.table import ABSENT, AnyQueue, JobId, Map, NumberCheck, Reply, Text, Value, command
 from bunqueue_core.model.errors import ValidationError
@@ -32,9 +31,30 @@ def retry_dlq(
     session: Session, queue: AnyQueue, job_id: Text = "", count: Value = ABSENT, filter: Value = ABSENT
 ) -> Reply:
     """Requeue dead letters with fresh attempts: those of ``filter``, else job ``jobId``, else the first ``count``, else all."""
-    bound = None if count is ABSENT or count is None else _whole(count)
+    bound = None if count is ABSENT or count is None else min(max(0, whole_or_none(count) or 0), SAFE_INTEGER)
     answer = session.broker.retry_dead_letters(queue, job_id or None, bound, _filter(filter))
     return then(answer, lambda retried: {"count": retried})
+
+
+@command("RetryCompleted", returns={"count": "number of jobs requeued"})
+def retry_completed(
+    session: Session, queue: Text = "", id: Text = "", count: Value = ABSENT, timestamp: Value = ABSENT
+) -> Reply:
+    """Run completed jobs again: job ``id``, else the oldest up to ``count`` that completed at or before ``timestamp``."""
+    if not queue:
+        return {"count": 0}
+    bound = None if count is ABSENT or count is None else min(max(0, whole_or_none(count) or 0), SAFE_INTEGER)
+    answer = session.broker.retry_completed(queue, id or None, bound, whole_or_none(timestamp))
+    return then(answer, lambda retried: {"count": retried})
+
+
+@command(
+    "GetDlqStats",
+    returns={"data": "{stats: {total, byReason, byQueue, pendingRetry, expired, oldestEntry, newestEntry}}"},
+)
+def get_dlq_stats(session: Session, queue: AnyQueue) -> Reply:
+    """Dead letters of a queue in numbers."""
+    return then(session.broker.dlq_stats(queue), lambda stats: {"data": {"stats": stats}})
 
 
 @command("PurgeDlq", returns={"count": "number of dead letters deleted"})
@@ -81,9 +101,9 @@ def set_dlq_config(session: Session, queue: AnyQueue, config: Map) -> Reply:
             ("maxAge", "max_age_ms", 0),
             ("maxEntries", "max_entries", 1),
         ):
-            value = _number_or_none(config.get(name))
+            value = whole_or_none(config.get(name))
             if value is not None and least <= value <= SAFE_INTEGER:
-                changes[field] = math.floor(value)
+                changes[field] = value
         if "maxAge" in config and config["maxAge"] is None:
             changes["max_age_ms"] = None
         return dataclasses.replace(current, **changes)
@@ -126,9 +146,9 @@ def set_stall_config(session: Session, queue: AnyQueue, config: Value = ABSENT) 
             value = given.get(name)
             if isinstance(value, str):
                 value = _parsed(value)
-            value = _number_or_none(value)
+            value = whole_or_none(value)
             if value is not None and 0 <= value <= SAFE_INTEGER:
-                changes[field] = math.floor(value)
+                changes[field] = value
         return dataclasses.replace(current, **changes)
 
     broker = session.broker
@@ -155,18 +175,6 @@ def _filter(value: Any) -> DlqFilter | None:
         offset=max(0, bound("offset") or 0),
         limit=None if bound("limit") is None else max(0, bound("limit") or 0),
     )
-
-
-def _number_or_none(value: Any) -> int | float | None:
-    if type(value) is bool or not isinstance(value, int | float) or not math.isfinite(value):
-        return None
-    return value
-
-
-def _whole(value: Any) -> int:
-    """How many a count asks for; what is no positive number asks for none."""
-    amount = _number_or_none(value)
-    return 0 if amount is None else max(0, min(math.floor(amount), SAFE_INTEGER))
 
 
 def _parsed(value: str) -> float | None:

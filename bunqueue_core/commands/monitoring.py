@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import time
 from typing import Annotated, Any
 
 from bunqueue_core.broker.workers import WorkerRecord
+from bunqueue_core.commands.replies import then
 from bunqueue_core.commands.session import Session
 from bunqueue_core.commands.table import (
     ABSENT,
     ListCheck,
+    Members,
     NumberCheck,
     Reply,
     Text,
@@ -18,8 +21,10 @@ from bunqueue_core.commands.table import (
     Value,
     command,
 )
-from bunqueue_core.model.errors import CapabilityError, NotFound
-from bunqueue_core.model.requests import Health
+from bunqueue_core.model.errors import NotFound, ValidationError
+from bunqueue_core.model.options import SAFE_INTEGER
+from bunqueue_core.model.requests import Health, QueueMetrics
+from bunqueue_core.model.rules import check_queue_name
 
 Amount = Annotated[int | None, NumberCheck(0)]
 
@@ -51,13 +56,14 @@ def stats(session: Session) -> Reply:
     "Metrics",
     returns={
         "metrics": "{totalPushed, totalPulled, totalCompleted, totalFailed, avgLatencyMs, avgProcessingMs, memoryUsageMb, "
-        "sqliteSizeMb, activeConnections}"
+        "sqliteSizeMb, activeConnections} (without queue and type)",
+        "data": "{meta: {count, prevTS, prevCount}, data: list of numbers, count} (with them)",
     },
 )
-def metrics(session: Session, queue: Value = ABSENT, type_: Value = ABSENT) -> Reply:
-    """Totals since the server's start and mean latencies."""
+def metrics(session: Session, queue: Value = ABSENT, type_: Value = ABSENT, start: Value = 0, end: Value = -1) -> Reply:
+    """Totals since the server's start and mean latencies; or jobs of one queue by minute, newest first."""
     if queue is not ABSENT or type_ is not ABSENT:
-        raise CapabilityError("Metrics of one queue", session.broker.capabilities.driver)
+        return _queue_metrics(session, queue, type_, start, end)
     numbers = session.broker.statistics()
     latencies = session.services.meters.latencies
     return {
@@ -73,6 +79,13 @@ def metrics(session: Session, queue: Value = ABSENT, type_: Value = ABSENT) -> R
             "activeConnections": 0,
         }
     }
+
+
+@command("CompactMemory")
+def compact_memory(session: Session) -> Reply:
+    """Collect garbage. Collections of the broker are bounded and need no compaction."""
+    gc.collect()
+    return None
 
 
 @command("StorageStatus", returns={"data": "{diskFull: boolean, error: string or null, since: epoch ms or null}"})
@@ -155,6 +168,30 @@ def list_workers(session: Session) -> Reply:
             },
         }
     }
+
+
+def _queue_metrics(session: Session, queue: Any, kind: Any, start: Any, end: Any) -> Reply:
+    if queue is ABSENT or queue is None or queue == "":
+        raise ValidationError("Metrics queue is required")
+    name = check_queue_name(queue)
+    if kind not in ("completed", "failed"):
+        raise ValidationError("Metrics type must be 'completed' or 'failed'")
+    first = _position(start, "start", 0)
+    last = _position(end, "end", -1)
+
+    def shown(found: QueueMetrics) -> Members:
+        meta = {"count": found.count, "prevTS": found.previous_at, "prevCount": found.previous_count}
+        return {"data": {"meta": meta, "data": found.data, "count": found.buckets}}
+
+    return then(session.broker.queue_metrics(name, kind, first, last), shown)
+
+
+def _position(value: Any, field: str, least: int) -> int:
+    if value is None:
+        return least
+    if type(value) is bool or not isinstance(value, int | float) or not least <= value <= SAFE_INTEGER or value % 1:
+        raise ValidationError(f"{field} must be a non-negative safe integer")
+    return int(value)
 
 
 def storage_health(health: Health) -> dict[str, Any]:

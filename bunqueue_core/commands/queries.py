@@ -119,6 +119,28 @@ def count(session: Session, queue: AnyQueue) -> Reply:
     )
 
 
+@command("GetChildrenValues", returns={"data": "{values: {queue:id: result}}"})
+def get_children_values(session: Session, id: JobId) -> Reply:
+    """Results of a job's children; those without one are left out."""
+
+    def packed(values: dict[str, bytes]) -> Members:
+        return {"data": {"values": {key: Packed(value) for key, value in values.items()}}}
+
+    return then(session.broker.children_values(id), packed)
+
+
+@command("GetFailedChildrenValues", returns={"values": "{queue:id: error}"})
+def get_failed_children_values(session: Session, id: JobId) -> Reply:
+    """Errors of children that failed and let their parent go on."""
+    return then(session.broker.children_failures(id, "continue"), lambda values: {"values": values})
+
+
+@command("GetIgnoredChildrenFailures", returns={"values": "{queue:id: error}"})
+def get_ignored_children_failures(session: Session, id: JobId) -> Reply:
+    """Errors of children whose failure their parent ignores."""
+    return then(session.broker.children_failures(id, "ignore"), lambda values: {"values": values})
+
+
 @command(
     "WaitJob",
     waits=True,

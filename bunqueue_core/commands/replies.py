@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
@@ -77,6 +78,14 @@ def chain(first: Answer[T], following: Callable[[T], Answer[U]]) -> Answer[U]:
 
     first.add_callback(go_on)
     return outcome
+
+
+def whole_or_none(value: Any) -> int | None:
+    """A finite number floored, None for everything else: for arguments that are ignored when they make no sense."""
+    if type(value) is bool or not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    floored: int = math.floor(value)
+    return floored
 
 
 def timed(session: Session, series: str, answer: Answer[T], started: float) -> Answer[T]:

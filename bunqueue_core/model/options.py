@@ -27,7 +27,7 @@ from bunqueue_core.model.job import (
     JobSpec,
     Retention,
 )
-from bunqueue_core.model.payload import MAX_DATA_CHARACTERS, Packer, check_size
+from bunqueue_core.model.payload import MAX_DATA_CHARACTERS, NULL, Packer, check_size
 from bunqueue_core.model.rules import BACKOFF_STRATEGIES, check_job_name
 
 DAY_MS: Final = 86_400_000
@@ -136,6 +136,15 @@ class JobReader:
             return JobSpec(_job_name(name), payload)
         return self._full(raw, name, payload, "jobId")
 
+    def read_data(self, data: Any) -> bytes:
+        """Pack a payload by the rules of job data, to replace that of a job.
+
+        Raises:
+            ValidationError: it cannot be packed or is too large.
+        """
+        payload = self._payload(data)
+        return NULL if payload is None else payload
+
     def read_batch(self, raws: Sequence[Any]) -> list[JobSpec]:
         """Read the elements of a bulk push. The custom id of an element is ``customId``; a ``jobId`` in it is ignored.
 
@@ -176,8 +185,8 @@ class JobReader:
 
     def _full(self, raw: Mapping[str, Any], name: Any, payload: bytes | None, id_field: str) -> JobSpec:
         get = raw.get
-        group_id = _group_id(raw["groupId"]) if "groupId" in raw else None
-        if group_id is None:
+        group = group_id(raw["groupId"]) if "groupId" in raw else None
+        if group is None:
             value = get("priority")
             priority = 0 if value is None else number(value, "priority", -1_000_000, 1_000_000, integer=True)
         else:
@@ -306,7 +315,7 @@ class JobReader:
             timestamp=timestamp,
             custom_id=custom_id,
             unique_key=unique_key,
-            group_id=group_id,
+            group_id=group,
             group_max_size=group_max_size,
             depends_on=depends_on,
             parent_id=parent_id,
@@ -453,7 +462,12 @@ def _optional_key(value: Any, field: str) -> str | None:
     return None if value is None or value == "" else _key(value, field)
 
 
-def _group_id(value: Any) -> str:
+def group_id(value: Any) -> str:
+    """Return ``value`` if it is a group id: a string of 1..256 characters without NUL.
+
+    Raises:
+        ValidationError: with the text that the wire protocol prescribes.
+    """
     if not isinstance(value, str):
         raise ValidationError("groupId must be a string")
     if not value:
