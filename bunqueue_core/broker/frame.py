@@ -21,6 +21,7 @@ from bunqueue_core.engine.base import EngineSettings
 from bunqueue_core.engine.engine import Engine
 from bunqueue_core.model.errors import BrokerClosed, CommandError, StorageUnavailable
 from bunqueue_core.model.job import Job, Location
+from bunqueue_core.model.options import JobReader
 from bunqueue_core.model.payload import Packer
 from bunqueue_core.model.ports import Ports
 from bunqueue_core.model.requests import (
@@ -30,6 +31,10 @@ from bunqueue_core.model.requests import (
     Health,
     PullRequest,
 )
+from bunqueue_core.scheduling.definition import DefinitionReader
+from bunqueue_core.scheduling.kinds import KINDS
+from bunqueue_core.scheduling.repeat import Repeats
+from bunqueue_core.scheduling.service import Scheduler
 from bunqueue_core.storage.buffer import (
     FLUSH_INTERVAL_MS,
     FLUSH_JOBS,
@@ -37,12 +42,19 @@ from bunqueue_core.storage.buffer import (
     Waiter,
     WriteBuffer,
 )
-from bunqueue_core.storage.changes import FLOW_FAILURE_TABLE, GROUP_TABLE, LOG_TABLE, METRICS_TABLE, PROOF_TABLE
+from bunqueue_core.storage.changes import (
+    CRON_TABLE,
+    FLOW_FAILURE_TABLE,
+    GROUP_TABLE,
+    LOG_TABLE,
+    METRICS_TABLE,
+    PROOF_TABLE,
+)
 from bunqueue_core.storage.journal import Journal, SnapshotSource
 from bunqueue_core.storage.records import CorruptDependencies, dlq_from_row, job_from_row
 
 if TYPE_CHECKING:
-    from bunqueue_core.plugins.drivers import BackoffStrategy, JournalSettings
+    from bunqueue_core.plugins.drivers import BackoffStrategy, JournalSettings, ScheduleKind
 
 T = TypeVar("T")
 
@@ -113,6 +125,7 @@ class LocalFrame(Broker):
         settings: bounds of the engine.
         strategies: back-off strategies by name.
         log: writes one record: level, message, fields.
+        kinds: kinds of schedule.
         role: who works between calls: the running event loop (``server``), a thread (``embedded``), or the caller (``manual``).
     """
 
@@ -126,6 +139,7 @@ class LocalFrame(Broker):
         strategies: Mapping[str, BackoffStrategy],
         log: Callable[..., None],
         role: Literal["server", "embedded", "manual"] = "embedded",
+        kinds: Sequence[ScheduleKind] = KINDS,
     ) -> None:
         self.capabilities = capabilities
         self._journal = journal
@@ -137,10 +151,16 @@ class LocalFrame(Broker):
         self._engine = Engine(
             ports,
             EngineSettings(
-                max_completed_jobs=settings.max_completed_jobs, persistent=journal is not None, strategies=strategies
+                max_completed_jobs=settings.max_completed_jobs,
+                persistent=journal is not None,
+                strategies=strategies,
+                repeat_successor=Repeats().successor,
             ),
             journaled=journal is not None,
         )
+        self._scheduler = Scheduler(DefinitionReader(JobReader(strategies), kinds))
+        self._engine.scheduler = self._scheduler
+        self._engine.has_worker = lambda queue: self.has_worker(queue)
         self._buffer: WriteBuffer | None = None
         if journal is not None:
             self._buffer = WriteBuffer(
@@ -175,6 +195,7 @@ class LocalFrame(Broker):
                 raise
         self._started_at = self._now()
         self._state = "open"
+        self._engine.start_schedules()
         if self._settings.completed_retention_ms is not None:
             self._engine.agenda.set("retention", self._now(), self._retain)
         self._host.start(self._work, self._now)
@@ -281,6 +302,7 @@ class LocalFrame(Broker):
         engine = self._engine
         begun = time.monotonic()
         now = self._now()
+        engine.load_schedules(journal.load_table(CRON_TABLE), now)
         for controls in journal.load_queues():
             engine.restore_queue(controls, now)
         for id, queue, _ in journal.load_table(PROOF_TABLE):
@@ -435,6 +457,11 @@ class LocalFrame(Broker):
         )
         if self.on_critical is not None:
             self.on_critical(failure)
+
+    def _check_usable(self) -> None:
+        """Refuse what would change a broker that is not there (any more); a draining one still takes outcomes."""
+        if self._state in ("new", "closed"):
+            self._check_open()
 
     def _check_open(self) -> None:
         if self._state != "open":
@@ -639,8 +666,9 @@ class LocalFrame(Broker):
     def _change(self, function: Callable[[int], T]) -> Answer[T]:
         """A verb that changes something and is answered after its commit."""
         with self._lock:
-            now = self._now()
             try:
+                self._check_usable()
+                now = self._now()
                 value = function(now)
             except CommandError as error:
                 return Answer.failed(error)

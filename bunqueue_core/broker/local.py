@@ -5,7 +5,7 @@ How they are answered, committed and recovered is in :mod:`bunqueue_core.broker.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from bunqueue_core.answer import Answer
@@ -33,6 +33,8 @@ from bunqueue_core.model.requests import (
     Renewal,
     StallConfig,
 )
+from bunqueue_core.scheduling.definition import Entry
+from bunqueue_core.scheduling.service import preview
 from bunqueue_core.storage.buffer import MAX_UNWRITTEN_BYTES, MAX_UNWRITTEN_ROWS
 from bunqueue_core.storage.changes import LOG_TABLE
 from bunqueue_core.storage.journal import StoredJob
@@ -79,8 +81,10 @@ class LocalBroker(LocalFrame):
 
     def pull(self, request: PullRequest) -> Answer[list[Delivery]]:
         with self._lock:
-            if self._state == "closed":
-                return Answer.failed(BrokerClosed("Broker is closed"))
+            try:
+                self._check_usable()
+            except BrokerClosed as error:
+                return Answer.failed(error)
             now = self._now()
             deliveries: list[Delivery] = []
             retry_at: int | None = None
@@ -132,6 +136,7 @@ class LocalBroker(LocalFrame):
     def ack(self, acks: Sequence[Ack]) -> Answer[Acknowledged]:
         with self._lock:
             try:
+                self._check_usable()
                 now = self._now()
                 result = self._engine.ack(acks, now)
             except CommandError as error:
@@ -141,6 +146,7 @@ class LocalBroker(LocalFrame):
     def fail(self, failures: Sequence[Failure]) -> Answer[Acknowledged]:
         with self._lock:
             try:
+                self._check_usable()
                 now = self._now()
                 result = self._engine.fail(failures, now)
             except CommandError as error:
@@ -148,14 +154,21 @@ class LocalBroker(LocalFrame):
             return self._answer(result, now, durable=True)
 
     def extend(self, renewals: Sequence[Renewal]) -> Answer[list[bool]]:
-        with self._lock:
-            now = self._now()
-            return self._answer(self._engine.extend(renewals, now), now, durable=False)
+        return self._touch(lambda now: self._engine.extend(renewals, now))
 
     def heartbeat(self, beats: Sequence[Renewal]) -> Answer[list[bool]]:
+        return self._touch(lambda now: self._engine.heartbeat(beats, now))
+
+    def _touch(self, function: Callable[[int], list[bool]]) -> Answer[list[bool]]:
+        """A verb that changes leases, which are not stored."""
         with self._lock:
-            now = self._now()
-            return self._answer(self._engine.heartbeat(beats, now), now, durable=False)
+            try:
+                self._check_usable()
+                now = self._now()
+                value = function(now)
+            except CommandError as error:
+                return Answer.failed(error)
+            return self._answer(value, now, durable=False)
 
     def progress(self, id: str, progress: int | float, message: str | None, keep_message: bool) -> Answer[None]:
         return self._change(lambda now: self._engine.progress(id, progress, message, keep_message, now))
@@ -514,6 +527,28 @@ class LocalBroker(LocalFrame):
 
     def rate_limit_group(self, queue: str, group_id: str, duration_ms: int) -> Answer[None]:
         return self._change(lambda now: self._engine.rate_limit_group(queue, group_id, duration_ms, now))
+
+    # -- schedules ----------------------------------------------------------------------------------------------------
+
+    def upsert_schedule(self, request: Mapping[str, Any]) -> Answer[Entry]:
+        return self._change(lambda now: self._engine.upsert_schedule(request, now))
+
+    def schedule(self, name: str) -> Answer[Entry]:
+        return self._query(lambda now: self._engine.schedule(name))
+
+    def schedules(self) -> Answer[list[Entry]]:
+        return self._query(lambda now: self._engine.schedules())
+
+    def remove_schedule(self, name: str) -> Answer[None]:
+        return self._change(lambda now: self._engine.remove_schedule(name))
+
+    def preview_schedule(self, request: str | Mapping[str, Any], count: int) -> Answer[list[int]]:
+        def runs(now: int) -> list[int]:
+            if isinstance(request, str):
+                return preview(self._engine.schedule(request), count)
+            return self._scheduler.preview_request(request, now, count)
+
+        return self._query(runs)
 
     # -- dead letters -------------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ A storage driver's broker derives from :class:`Broker` and overrides what it off
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
         Renewal,
         StallConfig,
     )
+    from bunqueue_core.scheduling.definition import Entry
     from bunqueue_core.storage.journal import SnapshotSource
 
 
@@ -75,6 +76,9 @@ class Broker:
     """The verbs. See the module's head for what holds for all of them."""
 
     capabilities: Capabilities
+
+    #: Whether an active worker is registered for a queue; whoever keeps the registry sets it. Asked by schedulers only.
+    has_worker: Callable[[str], bool] = staticmethod(lambda queue: False)
 
     # -- life cycle ---------------------------------------------------------------------------------------------------
 
@@ -462,6 +466,32 @@ class Broker:
 
     def set_stall_config(self, queue: str, config: StallConfig) -> Answer[None]:
         return self._unoffered("set_stall_config")
+
+    # -- schedules ----------------------------------------------------------------------------------------------------
+
+    def upsert_schedule(self, request: Mapping[str, Any]) -> Answer[Entry]:
+        """Create or change the scheduler that the wire-named ``request`` describes; an unchanged definition changes nothing.
+
+        Raises:
+            ValidationError: a field is not allowed, or the schedule has no run.
+        """
+        return self._unoffered("upsert_schedule")
+
+    def schedule(self, name: str) -> Answer[Entry]:
+        """The scheduler of that name. Raises NotFound: ``Cron job not found``."""
+        return self._unoffered("schedule")
+
+    def schedules(self) -> Answer[list[Entry]]:
+        """All schedulers, oldest first."""
+        return self._unoffered("schedules")
+
+    def remove_schedule(self, name: str) -> Answer[None]:
+        """Forget a scheduler; jobs that it made stay. Raises NotFound."""
+        return self._unoffered("remove_schedule")
+
+    def preview_schedule(self, request: str | Mapping[str, Any], count: int) -> Answer[list[int]]:
+        """The next ``count`` runs (epoch ms) of a scheduler, given by name or as a request that is not stored."""
+        return self._unoffered("preview_schedule")
 
     # -- events -------------------------------------------------------------------------------------------------------
 

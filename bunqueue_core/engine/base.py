@@ -71,6 +71,7 @@ class Totals:
     pulled: int = 0
     completed: int = 0
     failed: int = 0
+    missed_runs: int = 0  #: runs of schedulers whose push was refused
 
 
 class EngineBase:

@@ -7,7 +7,8 @@ from bunqueue_core.engine.metrics import Measuring
 from bunqueue_core.engine.recover import Recovering
 from bunqueue_core.engine.repeat import Repeating
 from bunqueue_core.engine.retention import Retaining
+from bunqueue_core.engine.schedules import Scheduling
 
 
-class Engine(Measuring, Retaining, Repeating, Controlling, Recovering):
+class Engine(Measuring, Retaining, Repeating, Scheduling, Controlling, Recovering):
     """The in-process queue."""
