@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Annotated, Any
 
-from bunqueue_core.commands.replies import chain, done, then, whole_or_none
+from bunqueue_core.commands.replies import chain, done, lenient_number, then, whole_or_none
 from bunqueue_core.commands.session import Session
 from bunqueue_core.commands.table import ABSENT, AnyQueue, JobId, Map, NumberCheck, Reply, Text, Value, command
 from bunqueue_core.model.errors import ValidationError
@@ -102,8 +102,8 @@ def set_dlq_config(session: Session, queue: AnyQueue, config: Map) -> Reply:
             ("maxEntries", "max_entries", 1),
         ):
             value = whole_or_none(config.get(name))
-            if value is not None and least <= value <= SAFE_INTEGER:
-                changes[field] = value
+            if value is not None:
+                changes[field] = min(max(least, value), SAFE_INTEGER)
         if "maxAge" in config and config["maxAge"] is None:
             changes["max_age_ms"] = None
         return dataclasses.replace(current, **changes)
@@ -143,10 +143,7 @@ def set_stall_config(session: Session, queue: AnyQueue, config: Value = ABSENT) 
             ("maxStalls", "max_stalls"),
             ("gracePeriod", "grace_period_ms"),
         ):
-            value = given.get(name)
-            if isinstance(value, str):
-                value = _parsed(value)
-            value = whole_or_none(value)
+            value = whole_or_none(lenient_number(given.get(name)))
             if value is not None and 0 <= value <= SAFE_INTEGER:
                 changes[field] = value
         return dataclasses.replace(current, **changes)
@@ -175,10 +172,3 @@ def _filter(value: Any) -> DlqFilter | None:
         offset=max(0, bound("offset") or 0),
         limit=None if bound("limit") is None else max(0, bound("limit") or 0),
     )
-
-
-def _parsed(value: str) -> float | None:
-    try:
-        return float(value)
-    except ValueError:
-        return None

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from bunqueue_core.commands.replies import done, then, whole_or_none
+from bunqueue_core.commands.replies import done, lenient_number, then, whole_or_none
 from bunqueue_core.commands.session import Session
 from bunqueue_core.commands.table import ABSENT, AnyQueue, Members, NumberCheck, QueueName, Reply, Value, command
 from bunqueue_core.model.errors import ValidationError
@@ -46,14 +46,10 @@ class LimitCheck:
 
     def check(self, value: Any, field: str) -> float:
         """See :class:`~bunqueue_core.commands.table.Check`."""
-        if isinstance(value, str):
-            try:
-                value = float(value) if value.strip() else 0
-            except ValueError:
-                value = None
-        if not isinstance(value, bool | int | float) or not math.isfinite(value):
+        limit = lenient_number(value)
+        if not isinstance(limit, int | float) or not math.isfinite(limit):
             raise ValidationError(f"{field} must be a finite number")
-        return float(value)
+        return float(limit)
 
 
 GroupId = Annotated[str, GroupIdCheck()]
@@ -65,8 +61,8 @@ Count = Annotated[int | None, NumberCheck()]
 @command("RateLimit")
 def rate_limit(session: Session, queue: AnyQueue, limit: Limit, duration: Value = ABSENT, ttl: Value = ABSENT) -> Reply:
     """At most ``limit`` deliveries of a queue per ``duration`` ms (1000), for ``ttl`` ms or until it is cleared."""
-    per = whole_or_none(duration)
-    gone_after = whole_or_none(ttl)
+    per = whole_or_none(lenient_number(duration))
+    gone_after = whole_or_none(lenient_number(ttl))
     return done(
         session.broker.set_rate_limit(
             queue,

@@ -171,7 +171,7 @@ def list_workers(session: Session) -> Reply:
 
 
 def _queue_metrics(session: Session, queue: Any, kind: Any, start: Any, end: Any) -> Reply:
-    if queue is ABSENT or queue is None or queue == "":
+    if queue is ABSENT:
         raise ValidationError("Metrics queue is required")
     name = check_queue_name(queue)
     if kind not in ("completed", "failed"):

@@ -88,6 +88,18 @@ def whole_or_none(value: Any) -> int | None:
     return floored
 
 
+def lenient_number(value: Any) -> Any:
+    """A text that JavaScript reads as a number, or a boolean, as that number; other values as they are."""
+    if isinstance(value, bool):
+        return int(value)
+    if isinstance(value, str):
+        try:
+            return float(value) if value.strip() else 0
+        except ValueError:
+            return None
+    return value
+
+
 def timed(session: Session, series: str, answer: Answer[T], started: float) -> Answer[T]:
     """Count the time since ``started`` (``time.perf_counter()``) in a latency series when the answer is there."""
     histogram = session.services.meters.latencies[series]
