@@ -33,6 +33,7 @@ from bunqueue_core.model.requests import (
     Renewal,
     StallConfig,
 )
+from bunqueue_core.model.rules import check_failures, check_text
 from bunqueue_core.scheduling.definition import Entry
 from bunqueue_core.scheduling.service import preview
 from bunqueue_core.storage.buffer import MAX_UNWRITTEN_BYTES, MAX_UNWRITTEN_ROWS
@@ -148,6 +149,7 @@ class LocalBroker(LocalFrame):
             try:
                 self._check_usable()
                 now = self._now()
+                check_failures(failures)
                 result = self._engine.fail(failures, now)
             except CommandError as error:
                 return Answer.failed(error)
@@ -171,7 +173,12 @@ class LocalBroker(LocalFrame):
             return self._answer(value, now, durable=False)
 
     def progress(self, id: str, progress: int | float, message: str | None, keep_message: bool) -> Answer[None]:
-        return self._change(lambda now: self._engine.progress(id, progress, message, keep_message, now))
+        def set_progress(now: int) -> None:
+            if message is not None:
+                check_text(message, "message")
+            self._engine.progress(id, progress, message, keep_message, now)
+
+        return self._change(set_progress)
 
     def release(self, session: str) -> Answer[int]:
         with self._lock:
@@ -406,6 +413,8 @@ class LocalBroker(LocalFrame):
             if self._journal is not None and id not in self._engine.jobs and self._engine.evicted:
                 self._adopt(self._journal, {id})
             self._load_logs(id)
+            check_text(message, "message")
+            check_text(level, "level")
             self._engine.add_log(id, message, level, now)
 
         return self._change(add)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from bunqueue_core.model.errors import ValidationError
 
 if TYPE_CHECKING:
     from bunqueue_core.model.job import JobOptions
+    from bunqueue_core.model.requests import Failure
     from bunqueue_core.plugins.drivers import BackoffStrategy
 
 #: No retry waits longer than this, ms; applied after the jitter.
@@ -100,3 +101,27 @@ def check_job_name(name: Any) -> str:
     if not isinstance(name, str) or not 1 <= len(name) <= 256:
         raise ValidationError("Job name must be a non-empty string of at most 256 characters")
     return name
+
+
+def check_text(value: str, field: str) -> str:
+    """Return ``value`` if it can be stored and sent everywhere.
+
+    Raises:
+        ValidationError: it is not well-formed Unicode (it has a lone surrogate).
+    """
+    if not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise ValidationError(f"{field} must be well-formed Unicode") from None
+    return value
+
+
+def check_failures(failures: Iterable[Failure]) -> None:
+    """Refuse a batch of failures if a text in it is not well-formed. Raises ValidationError."""
+    for failure in failures:
+        if failure.error is not None:
+            check_text(failure.error, "error")
+        for line in failure.stack or ():
+            if isinstance(line, str):
+                check_text(line, "stack")
