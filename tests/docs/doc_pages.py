@@ -1,0 +1,236 @@
+"""Reads the fenced blocks of Markdown pages and runs them as a reader would.
+
+- ``python``: run as a script in the page's own directory. A first line ``# name.py`` is the file's name.
+- ``text`` right after a ``python`` block: what that block prints.
+- ``toml``: parsed; a first line ``# bunqueue.config.toml`` says that it is a configuration, which is then checked.
+- ``sh``: run line by line. ``bunqueue start`` is started on free ports, given time to listen, and stopped; ``make`` and ``pip`` are
+  checked against what the repository offers, because running them would install the repository into itself.
+
+A comment ``<!-- with a server -->`` before a block starts one, in memory, whose ports take the place of 6789 and 6790 in the block;
+``<!-- shown only: reason -->`` leaves a block out.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bunqueue_core.config import load_settings
+from bunqueue_core.plugins import PluginManager
+
+ROOT = Path(__file__).resolve().parents[2]
+BIN = Path(sys.executable).parent
+
+#: Longest run of one block, seconds.
+PATIENCE_S = 60.0
+
+_BLOCK = re.compile(
+    r"(?P<marks>(?:^<!-- .*? -->\n+)*)^```(?P<language>\w*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL
+)
+
+
+@dataclass
+class Block:
+    """A fenced block.
+
+    Attributes:
+        page: the page it stands on.
+        line: number of its first line.
+        language: what follows the fence.
+        text: what is between the fences.
+        marks: comments right before it.
+        output: what it prints, if the page says so.
+    """
+
+    page: Path
+    line: int
+    language: str
+    text: str
+    marks: list[str] = field(default_factory=list)
+    output: str | None = None
+
+    @property
+    def shown_only(self) -> bool:
+        return any(mark.startswith("shown only:") for mark in self.marks)
+
+
+def pages() -> list[Path]:
+    """Every page for people: README files and ``docs``."""
+    found = [
+        ROOT / "README.md",
+        *ROOT.glob("plugins/*/README.md"),
+        *ROOT.glob("docs/**/*.md"),
+        *ROOT.glob("examples/**/*.md"),
+    ]
+    return sorted(path for path in found if ".venv" not in path.parts)
+
+
+def blocks(page: Path) -> list[Block]:
+    """The blocks of a page, in order; an output belongs to the block before it."""
+    text = page.read_text(encoding="utf-8")
+    found: list[Block] = []
+    end = 0
+    for match in _BLOCK.finditer(text):
+        language = match["language"]
+        between = text[end : match.start()].strip()
+        if language == "text" and found and found[-1].language == "python" and not between:
+            found[-1].output = match["text"]
+        else:
+            marks = re.findall(r"<!-- (.*?) -->", match["marks"])
+            found.append(Block(page, text.count("\n", 0, match.start("text")), language, match["text"], marks))
+        end = match.end()
+    return found
+
+
+def run_page(page: Path, directory: Path) -> None:
+    """Run every block of a page, in order, in ``directory``.
+
+    Raises:
+        AssertionError: a block fails, or prints something else than the page says.
+    """
+    for block in blocks(page):
+        if block.shown_only:
+            continue
+        with _server(block, directory) as text:
+            if block.language == "python":
+                _run_python(block, text, directory)
+            elif block.language == "toml":
+                _check_toml(block, text, directory)
+            elif block.language == "sh":
+                for command in _commands(text):
+                    _run_command(block, command, directory)
+
+
+def environment() -> dict[str, str]:
+    """This process's environment without anything that configures bunqueue, and with its commands in the path."""
+    kept = {name: os.environ[name] for name in ("HOME", "LANG", "TMPDIR", "USER") if name in os.environ}
+    return {**kept, "PATH": f"{BIN}:{os.environ.get('PATH', '')}", "PYTHONWARNINGS": "error"}
+
+
+@contextmanager
+def listening(arguments: list[str], directory: Path, variables: dict[str, str]) -> Iterator[dict[str, str]]:
+    """Run ``bunqueue start`` until it listens, give its addresses, and stop it as an operator would."""
+    command = [str(BIN / "bunqueue"), *arguments, "--tcp-port", "0", "--http-port", "0", "--host", "127.0.0.1"]
+    with subprocess.Popen(
+        command, cwd=directory, env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
+        assert process.stdout is not None
+        try:
+            seen: list[str] = []
+            found: dict[str, str] = {}
+            for line in process.stdout:
+                seen.append(line)
+                row = re.fullmatch(r"\s*[●○•] (?P<label>.{12})(?P<value>.*)\n", line)
+                if row:
+                    found[row["label"].strip()] = row["value"]
+                if "Plugins" in found:
+                    break
+            assert "Plugins" in found, "the server did not start:\n" + "".join(seen)
+            yield found
+        finally:
+            process.send_signal(signal.SIGTERM)
+            rest, _ = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0, f"the server ended with {process.returncode}:\n{rest}"
+
+
+@contextmanager
+def _server(block: Block, directory: Path) -> Iterator[str]:
+    if "with a server" not in block.marks:
+        yield block.text
+        return
+    with listening(["start"], directory, environment()) as found:
+        tcp, http = (found[label].rsplit(":", 1)[1] for label in ("TCP", "HTTP"))
+        yield block.text.replace("6789", tcp).replace("6790", http)
+
+
+def _run_python(block: Block, text: str, directory: Path) -> None:
+    named = re.match(r"# (\S+\.py)\n", text)
+    path = directory / (named[1] if named else "snippet.py")
+    path.write_text(text, encoding="utf-8")
+    result = subprocess.run(
+        [sys.executable, path.name],
+        cwd=directory,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert result.returncode == 0, f"{_where(block)} fails:\n{result.stderr}"
+    if block.output is not None:
+        assert result.stdout == block.output, f"{_where(block)} prints:\n{result.stdout}"
+
+
+def _check_toml(block: Block, text: str, directory: Path) -> None:
+    tomllib.loads(text)
+    named = re.match(r"# (bunqueue\.config\.toml)\n", text)
+    if named:
+        path = directory / named[1]
+        path.write_text(text, encoding="utf-8")
+        load_settings(PluginManager(), path=path, environ={})
+
+
+def _commands(text: str) -> list[str]:
+    joined = text.replace("\\\n", " ")
+    return [line for line in joined.splitlines() if line.strip() and not line.startswith("#")]
+
+
+def _run_command(block: Block, command: str, directory: Path) -> None:
+    words = shlex.split(command, comments=True)
+    variables = environment()
+    while words and re.fullmatch(r"[A-Z_]+=.*", words[0]):
+        name, value = words.pop(0).split("=", 1)
+        variables[name] = value
+    if words[0] == "make":
+        _check_make(block, words[1:])
+    elif words[:2] == ["pip", "install"]:
+        _check_install(block, words[2:])
+    elif words[0] == "bunqueue" and (len(words) == 1 or words[1] == "start" or words[1].startswith("-")):
+        with listening(words[1:], directory, variables):
+            pass
+    else:
+        result = subprocess.run(
+            ["bash", "-c", command],
+            cwd=directory,
+            env=environment(),
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            check=False,
+        )
+        assert result.returncode == 0, f"{_where(block)}: {command}\n{result.stdout}{result.stderr}"
+
+
+def _check_make(block: Block, words: list[str]) -> None:
+    targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    for word in words:
+        assert "=" in word or word in targets, f"{_where(block)}: the Makefile has no target {word}"
+
+
+def _check_install(block: Block, words: list[str]) -> None:
+    distributions = {}
+    for manifest in [ROOT / "pyproject.toml", *ROOT.glob("plugins/*/pyproject.toml")]:
+        project = tomllib.loads(manifest.read_text(encoding="utf-8"))["project"]
+        distributions[project["name"]] = set(project.get("optional-dependencies", {}))
+    for word in words:
+        if word.startswith("-"):
+            continue
+        match = re.fullmatch(r"([a-z0-9-]+)(?:\[([a-z0-9,]+)\])?", word)
+        assert match, f"{_where(block)}: {word} is no requirement"
+        if match[1].startswith("bunqueue-") and match[1] != "bunqueue-client":
+            assert match[1] in distributions, f"{_where(block)}: there is no distribution {match[1]}"
+            extras = set(match[2].split(",")) if match[2] else set()
+            assert extras <= distributions[match[1]], f"{_where(block)}: {match[1]} has no extra {extras}"
+
+
+def _where(block: Block) -> str:
+    return f"{block.page.relative_to(ROOT)}, line {block.line}"
