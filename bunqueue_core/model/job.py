@@ -297,6 +297,10 @@ class Job:
             other.timeline = list(self.timeline)
         return other
 
+    def __lt__(self, other: Job) -> bool:
+        """Heaps compare jobs only where a stale entry and a live one of the same id tie: which goes first does not matter."""
+        return False
+
     def __repr__(self) -> str:
         return f"Job(id={self.id!r}, queue={self.queue!r}, name={self.name!r}, attempts={self.attempts})"
 
