@@ -103,20 +103,6 @@ def check_job_name(name: Any) -> str:
     return name
 
 
-def check_text(value: str, field: str) -> str:
-    """Return ``value`` if it can be stored and sent everywhere.
-
-    Raises:
-        ValidationError: it is not well-formed Unicode (it has a lone surrogate).
-    """
-    if not value.isascii():
-        try:
-            value.encode()
-        except UnicodeEncodeError:
-            raise ValidationError(f"{field} must be well-formed Unicode") from None
-    return value
-
-
 def check_failures(failures: Iterable[Failure]) -> None:
     """Refuse a batch of failures if a text in it is not well-formed. Raises ValidationError."""
     for failure in failures:
