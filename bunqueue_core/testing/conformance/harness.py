@@ -105,7 +105,7 @@ class AsyncioWorld:
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
-        self._awaited: dict[int, asyncio.Task[None]] = {}
+        self._awaited: dict[int, tuple[Answer[Any], asyncio.Task[None]]] = {}  #: by identity of the answer
 
     def call(self, function: Callable[[], Any]) -> Any:
         async def inside() -> Any:
@@ -121,9 +121,9 @@ class AsyncioWorld:
                 return
 
         async def inside() -> None:
-            task = self._awaited.get(id(answer))
-            if task is None:
-                task = self._awaited[id(answer)] = asyncio.ensure_future(settled())
+            if id(answer) not in self._awaited:
+                self._awaited[id(answer)] = (answer, asyncio.ensure_future(settled()))
+            task = self._awaited[id(answer)][1]
             # Not ``wait_for``: that would cancel the task when time is up, and a cancelled pull gives its jobs back.
             await asyncio.wait([task], timeout=timeout_s)
             if task.done():
@@ -136,9 +136,10 @@ class AsyncioWorld:
 
     def close(self) -> None:
         async def inside() -> None:
-            for task in self._awaited.values():
+            tasks = [task for _, task in self._awaited.values()]
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(*self._awaited.values(), return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
             await self._loop.shutdown_default_executor()
 
         try:
