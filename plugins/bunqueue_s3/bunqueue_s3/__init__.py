@@ -2,6 +2,4 @@
 
 from bunqueue_s3.settings import S3Backup
 
-__version__ = "0.1.0"
-
-__all__ = ["S3Backup", "__version__"]
+__all__ = ["S3Backup"]
