@@ -400,14 +400,15 @@ class CronSchedule:
     def _is_run(self, minute: int, local: datetime) -> bool:
         """Whether the minute that begins at ``minute`` (shown as ``local``) is one of the calendar fields' runs."""
         wall = local.replace(tzinfo=None, fold=0, second=0)
-        if self._matches(wall) and (self._elapsed or local.fold == 0):
-            return True
+        matches = self._matches(wall)
         if self._elapsed:
-            return False
-        # A run that was moved out of a gap? Only in the stretch behind it that is as long as the gap.
+            return matches
         offset, before = local.utcoffset(), self._offset(minute - _DAY_S)
         assert offset is not None
         assert before is not None
+        if matches and local.fold == 0 and (offset <= before or self._minute_after(minute - 1) == minute):
+            return True  # the second condition: right behind a gap, the next run may be one that was moved further back
+        # A run that was moved out of a gap? Only in the stretch behind it that is as long as the gap.
         gap = int((offset - before).total_seconds())
         if gap <= 0 or not self._matches(wall - timedelta(seconds=gap)) or self._offset(minute - gap) != before:
             return False
