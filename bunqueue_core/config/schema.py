@@ -5,6 +5,7 @@ from __future__ import annotations
 import types
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Any, Final, Literal, Union, get_args, get_origin
 
 import annotated_types
@@ -161,6 +162,8 @@ def _kind(section: str, name: str, annotation: Any) -> tuple[Kind, bool, tuple[s
     inner = [member for member in members if member is not type(None)]
     if (section, name) == ("events", "sinks"):
         return "sinks", optional, ()
+    if inner and all(_is_text(member) for member in inner):
+        return "string", optional, ()
     if len(inner) != 1:
         return "other", optional, ()
     type_ = inner[0]
@@ -170,15 +173,16 @@ def _kind(section: str, name: str, annotation: Any) -> tuple[Kind, bool, tuple[s
         return "integer", optional, ()
     if type_ is float:
         return "number", optional, ()
-    if type_ is str or type_ is SecretStr:
-        return "string", optional, ()
     if get_origin(type_) in (tuple, list) and get_args(type_)[:1] == (str,):
         return "strings", optional, ()
     if get_origin(type_) is Literal and all(isinstance(word, str) for word in get_args(type_)):
         return "choice", optional, get_args(type_)
-    if isinstance(type_, type) and type_.__name__ in ("Path", "PurePath"):
-        return "string", optional, ()
     return "other", optional, ()
+
+
+def _is_text(type_: Any) -> bool:
+    """Text, or a path, which is written as text."""
+    return type_ is str or type_ is SecretStr or (isinstance(type_, type) and issubclass(type_, PurePath))
 
 
 def _unit(name: str, marks: list[Any]) -> str | None:
