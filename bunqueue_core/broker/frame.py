@@ -31,6 +31,7 @@ from bunqueue_core.model.requests import (
     Health,
     PullRequest,
 )
+from bunqueue_core.model.webhook import Webhook
 from bunqueue_core.scheduling.definition import DefinitionReader
 from bunqueue_core.scheduling.kinds import KINDS
 from bunqueue_core.scheduling.repeat import Repeats
@@ -49,6 +50,7 @@ from bunqueue_core.storage.changes import (
     LOG_TABLE,
     METRICS_TABLE,
     PROOF_TABLE,
+    WEBHOOK_TABLE,
 )
 from bunqueue_core.storage.journal import Journal, SnapshotSource
 from bunqueue_core.storage.records import CorruptDependencies, dlq_from_row, job_from_row
@@ -158,7 +160,7 @@ class LocalFrame(Broker):
             ),
             journaled=journal is not None,
         )
-        self._scheduler = Scheduler(DefinitionReader(JobReader(strategies), kinds))
+        self._scheduler = Scheduler(DefinitionReader(JobReader(strategies, Repeats().check_pattern), kinds))
         self._engine.scheduler = self._scheduler
         self._engine.has_worker = lambda queue: self.has_worker(queue)
         self._buffer: WriteBuffer | None = None
@@ -174,6 +176,7 @@ class LocalFrame(Broker):
         self._wakes: list[tuple[int, int, ParkedPull | Wait]] = []
         self._sequence = 0
         self._listeners: dict[int, tuple[str | None, Callable[[Event], None]]] = {}
+        self._webhook_watchers: dict[int, Callable[[Sequence[Webhook]], None]] = {}
         self._flush_at: int | None = None
         self._driving: dict[int, threading.Event] = {}
         self._loops_driving: set[int] = set()
@@ -358,6 +361,8 @@ class LocalFrame(Broker):
             engine.restore_logs(log)
         for metric in journal.load_table(METRICS_TABLE):
             engine.restore_metric(metric)
+        for webhook in journal.load_table(WEBHOOK_TABLE):
+            engine.restore_webhook(webhook)
         engine.finish_recovery(journal.completed_counts())
         if engine.marks.pending:
             journal.commit(engine.marks.drain())

@@ -34,6 +34,7 @@ from bunqueue_core.model.requests import (
     StallConfig,
 )
 from bunqueue_core.model.rules import check_failures, check_text
+from bunqueue_core.model.webhook import Webhook, WebhookTally
 from bunqueue_core.scheduling.definition import Entry
 from bunqueue_core.scheduling.service import preview
 from bunqueue_core.storage.buffer import MAX_UNWRITTEN_BYTES, MAX_UNWRITTEN_ROWS
@@ -536,6 +537,63 @@ class LocalBroker(LocalFrame):
 
     def rate_limit_group(self, queue: str, group_id: str, duration_ms: int) -> Answer[None]:
         return self._change(lambda now: self._engine.rate_limit_group(queue, group_id, duration_ms, now))
+
+    # -- webhooks -----------------------------------------------------------------------------------------------------
+
+    def add_webhook(self, webhook: Webhook) -> Answer[None]:
+        def add(now: int) -> None:
+            self._check_open()
+            self._engine.add_webhook(webhook)
+            self._tell_webhooks()
+
+        return self._change(add)
+
+    def remove_webhook(self, id: str) -> Answer[None]:
+        def remove(now: int) -> None:
+            self._engine.remove_webhook(id)
+            self._tell_webhooks()
+
+        return self._change(remove)
+
+    def set_webhook_enabled(self, id: str, enabled: bool) -> Answer[None]:
+        def switch(now: int) -> None:
+            if self._engine.set_webhook_enabled(id, enabled):
+                self._tell_webhooks()
+
+        return self._change(switch)
+
+    def webhooks(self) -> Answer[list[Webhook]]:
+        return self._query(lambda now: list(self._engine.webhooks.values()))
+
+    def tally_webhooks(self, tallies: Sequence[WebhookTally]) -> Answer[None]:
+        with self._lock:
+            try:
+                self._check_usable()
+            except CommandError as error:
+                return Answer.failed(error)
+            self._engine.tally_webhooks(tallies)
+            return self._answer(None, self._now(), durable=False)
+
+    def watch_webhooks(self, listener: Callable[[Sequence[Webhook]], None]) -> Callable[[], None]:
+        with self._lock:
+            self._sequence += 1
+            key = self._sequence
+            self._webhook_watchers[key] = listener
+            listener(list(self._engine.webhooks.values()))
+
+        def stop() -> None:
+            with self._lock:
+                self._webhook_watchers.pop(key, None)
+
+        return stop
+
+    def _tell_webhooks(self) -> None:
+        webhooks = list(self._engine.webhooks.values())
+        for listener in list(self._webhook_watchers.values()):
+            try:
+                listener(webhooks)
+            except Exception as error:
+                self._log("warn", "Webhook listener failed", error=type(error).__name__)
 
     # -- schedules ----------------------------------------------------------------------------------------------------
 

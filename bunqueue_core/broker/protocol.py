@@ -43,6 +43,7 @@ if TYPE_CHECKING:
         Renewal,
         StallConfig,
     )
+    from bunqueue_core.model.webhook import Webhook, WebhookTally
     from bunqueue_core.scheduling.definition import Entry
     from bunqueue_core.storage.journal import SnapshotSource
 
@@ -493,6 +494,40 @@ class Broker:
         """The next ``count`` runs (epoch ms) of a scheduler, given by name or as a request that is not stored."""
         return self._unoffered("preview_schedule")
 
+    # -- webhooks -----------------------------------------------------------------------------------------------------
+
+    def add_webhook(self, webhook: Webhook) -> Answer[None]:
+        """Keep a new webhook, whose URL and events have been checked.
+
+        Raises:
+            Conflict: ``Too many webhooks (max 1000)``.
+        """
+        return self._unoffered("add_webhook")
+
+    def remove_webhook(self, id: str) -> Answer[None]:
+        """Forget a webhook. Raises NotFound: ``Webhook not found``."""
+        return self._unoffered("remove_webhook")
+
+    def set_webhook_enabled(self, id: str, enabled: bool) -> Answer[None]:
+        """Switch a webhook on or off. Idempotent. Raises NotFound: ``Webhook not found``."""
+        return self._unoffered("set_webhook_enabled")
+
+    def webhooks(self) -> Answer[list[Webhook]]:
+        """All webhooks, oldest first, with their counters."""
+        return self._unoffered("webhooks")
+
+    def tally_webhooks(self, tallies: Sequence[WebhookTally]) -> Answer[None]:
+        """Add outcomes to the webhooks' counters; those of unknown webhooks are ignored. Need not wait for a commit."""
+        return self._unoffered("tally_webhooks")
+
+    def watch_webhooks(self, listener: Callable[[Sequence[Webhook]], None]) -> Callable[[], None]:
+        """Call ``listener`` with all webhooks, now or soon, and again when one was added, removed or switched.
+
+        Whichever broker of the storage did it. Calls come one at a time, from any thread, and must return quickly. Counters in
+        them may be old. Returns a function that ends it.
+        """
+        raise CapabilityError("watch_webhooks", self.capabilities.driver)
+
     # -- events -------------------------------------------------------------------------------------------------------
 
     def subscribe(self, listener: Callable[[Event], None], queue: str | None = None) -> Callable[[], None]:
@@ -501,6 +536,13 @@ class Broker:
         Listeners must return quickly; an exception is logged and ignored. Returns a function that ends the subscription.
         """
         raise CapabilityError("subscribe", self.capabilities.driver)
+
+    def subscribe_share(self, listener: Callable[[Event], None]) -> Callable[[], None]:
+        """As :meth:`subscribe` for all queues, but of all brokers on one storage each event reaches the listeners of one only.
+
+        For what must happen once an event, such as the calls of webhooks.
+        """
+        return self.subscribe(listener)
 
     def _unoffered(self, verb: str) -> Answer[Any]:
         return Answer.failed(CapabilityError(verb, self.capabilities.driver))

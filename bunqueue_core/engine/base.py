@@ -21,6 +21,7 @@ from bunqueue_core.model.job import Job, JobSpec, Location, RetryHistory, admiss
 from bunqueue_core.model.ports import Ports
 from bunqueue_core.model.requests import DlqEntry, DlqReason, Event, LogEntry
 from bunqueue_core.model.rules import BACKOFF_STRATEGIES, backoff_delay
+from bunqueue_core.model.webhook import Webhook
 from bunqueue_core.storage.changes import QueueRow
 from bunqueue_core.storage.records import dlq_config_map
 
@@ -92,7 +93,8 @@ class EngineBase:
         self.results: dict[str, bytes] = {}
         self.completed_order: deque[Job] = deque()
         self.completed_in_memory = 0
-        self.dependents: dict[str, dict[str, None]] = {}  #: jobs gated by an unmet dependency, by that dependency
+        self.dependents: dict[str, dict[str, None]] = {}  #: gated jobs by each of their dependencies, met or not
+        self.unmet_counts: dict[str, int] = {}  #: how many dependencies a gated job still waits for
         self.proofs: dict[str, str] = {}  #: completed jobs whose record is gone, with their queue; oldest first
         self.child_failures: dict[
             str, dict[str, tuple[str, str, str]]
@@ -109,6 +111,7 @@ class EngineBase:
         self.metrics: dict[tuple[str, str], Series] = {}  #: by queue and type (``completed``, ``failed``)
         self.repeat_links: dict[str, str] = {}  #: completed repeat job → its successor
         self.completed_expiry: list[tuple[int, str]] = []  #: heap: when a completed job is forgotten
+        self.webhooks: dict[str, Webhook] = {}  #: by id, in order of registration
         self.totals = Totals()
         self.next_dlq_id = 1
 

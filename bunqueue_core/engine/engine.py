@@ -8,7 +8,8 @@ from bunqueue_core.engine.recover import Recovering
 from bunqueue_core.engine.repeat import Repeating
 from bunqueue_core.engine.retention import Retaining
 from bunqueue_core.engine.schedules import Scheduling
+from bunqueue_core.engine.webhooks import Registering
 
 
-class Engine(Measuring, Retaining, Repeating, Scheduling, Controlling, Recovering):
+class Engine(Measuring, Retaining, Repeating, Scheduling, Registering, Controlling, Recovering):
     """The in-process queue."""
