@@ -1,0 +1,408 @@
+"""``SqliteJournal``: what the in-process engine decides, kept in one SQLite file."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import apsw
+
+from bunqueue_core.model.errors import ConfigurationError, JournalError
+from bunqueue_core.plugins.drivers import OpenContext
+from bunqueue_core.storage.changes import ChangeSet, DlqRow, QueueRow, Table
+from bunqueue_core.storage.journal import StoredJob
+from bunqueue_sqlite import schema
+from bunqueue_sqlite.errors import UNSTORABLE, journal_error
+from bunqueue_sqlite.files import OwnerLock, check_place, resolve
+from bunqueue_sqlite.reading import Reader
+from bunqueue_sqlite.settings import SqliteStorage
+from bunqueue_sqlite.statements import Planner, single_statement_views
+
+#: Oldest SQLite of the live connection: 3.51.3 mends the WAL-reset bug, by which a checkpoint beside a commit could lose pages.
+REQUIRED_SQLITE: Final = (3, 51, 3)
+
+#: Pages of the log after which a commit carries them over into the file. 2,000 pages (8 MB): half the checkpoints of the default
+#: at a pause of 5 ms; from 4,000 on the pauses grow (10 ms, 20 ms at 8,000) and the rate of commits does not.
+CHECKPOINT_PAGES: Final = 2_000
+
+#: Size to which the log is cut back when it starts over, bytes: well above what it needs between checkpoints, so that it is not
+#: cut and grown in turns, and small enough to get rid of what a long reader made it grow to.
+LOG_SIZE_LIMIT: Final = 32 * 1024 * 1024
+
+#: How long a statement waits for a lock that another process holds, ms.
+BUSY_TIMEOUT_MS: Final = 5_000
+
+#: Memory for pages while a snapshot is made, KiB. It reads every page once; a larger cache would only push memory up.
+SNAPSHOT_CACHE_KIB: Final = 8_000
+
+#: Compiled statements kept a connection (apsw's cache, least recently used first out).
+_STATEMENTS: Final = 192
+
+_READ_PRAGMAS: Final = (
+    "PRAGMA cache_size = -16000",
+    "PRAGMA temp_store = MEMORY",
+    "PRAGMA mmap_size = 268435456",
+    "PRAGMA query_only = 1",
+)
+
+
+class SqliteJournal:
+    """A :class:`~bunqueue_core.storage.journal.Journal` in a SQLite file that this process owns.
+
+    One connection writes, one reads, loads and snapshots open their own. ``commit`` is called from one thread at a time; everything
+    else may be called beside it.
+
+    Args:
+        settings: where the file is and how it is written.
+        context: clock and log.
+        vfs: SQLite's file layer to use, by name; "" is the operating system's. Tests put faults there.
+    """
+
+    def __init__(self, settings: SqliteStorage, context: OpenContext, *, vfs: str = "") -> None:
+        self._settings = settings
+        self._context = context
+        self._vfs = vfs
+        self._path = resolve(settings.data_path)
+        self._planner = Planner()
+        self._commit_lock = threading.Lock()
+        self._snapshot_lock = threading.Lock()
+        self._snapshotting: apsw.Connection | None = None
+        self._owner: OwnerLock | None = None
+        self._live: apsw.Connection | None = None
+        self._execute: Callable[..., Any] | None = None
+        self._reader: Reader | None = None
+        self._of_parent: tuple[Any, ...] = ()
+
+    @property
+    def path(self) -> Path:
+        """The resolved path of the database."""
+        return self._path
+
+    # -- life cycle ---------------------------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Take the file for this process, bring its schema up to date, and connect.
+
+        Raises:
+            ConfigurationError: the file cannot be used: its folder is missing, it is on a network file system, it belongs to
+                another program or to a newer version, or SQLite is too old.
+            JournalError: another process owns it (``busy``), or it cannot be read or written.
+        """
+        if self._live is not None:
+            raise JournalError("the journal is open already")
+        check_library()
+        check_place(self._path, allow_network=self._settings.allow_network_filesystem)
+        owner = OwnerLock(self._path)
+        owner.acquire()
+        try:
+            # Until here nobody in this process may have the file open: reading its header closes a handle on it, which would drop
+            # the locks of another connection.
+            schema.prepare(self._path, now=self._context.ports.now, log=self._context.log, vfs=self._vfs)
+            live = self._connect_live()
+            try:
+                self._reader = Reader(self._connect_reader, self._planner)
+            except BaseException:
+                live.close()
+                raise
+        except apsw.Error as error:
+            owner.release()
+            raise journal_error(error, "open the database") from error
+        except BaseException:
+            owner.release()
+            raise
+        self._owner = owner
+        self._live = live
+        self._execute = live.cursor().execute
+        if hasattr(os, "register_at_fork"):
+            forked = weakref.WeakMethod(self._after_fork_in_child)
+
+            def leave() -> None:
+                method = forked()
+                if method is not None:
+                    method()
+
+            os.register_at_fork(after_in_child=leave)
+
+    def close(self) -> None:
+        """Carry the log over into the file, so that only the file is left, and give it back. Idempotent."""
+        with self._commit_lock:
+            live, self._live = self._live, None
+            self._execute = None
+        if live is None:
+            return
+        snapshotting = self._snapshotting
+        if snapshotting is not None:
+            with contextlib.suppress(apsw.Error):
+                snapshotting.interrupt()
+        with self._snapshot_lock:
+            pass  # an interrupted snapshot ends at once
+        reader, self._reader = self._reader, None
+        owner, self._owner = self._owner, None
+        try:
+            if reader is not None:
+                reader.close()
+            live.set_busy_timeout(0)
+            live.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+        except apsw.Error as error:
+            # Nothing is lost: the log stays beside the file, and the next opening reads it.
+            self._context.log(
+                "warn",
+                "SQLite log left beside the database",
+                error=str(journal_error(error, "checkpoint", system_errno=live.system_errno)),
+            )
+        finally:
+            with contextlib.suppress(apsw.Error):
+                live.close()
+            if owner is not None:
+                owner.release()
+
+    def _connect_live(self) -> apsw.Connection:
+        connection = apsw.Connection(
+            str(self._path), flags=apsw.SQLITE_OPEN_READWRITE, vfs=self._vfs or None, statementcachesize=_STATEMENTS
+        )
+        try:
+            connection.set_busy_timeout(BUSY_TIMEOUT_MS)
+            mode = connection.pragma("journal_mode", "WAL")
+            if mode != "wal":
+                raise ConfigurationError(
+                    f"storage.dataPath: the file system of '{self._path}' does not offer what SQLite's write-ahead log needs"
+                    f" (shared memory); choose another one (journal mode stays '{mode}')"
+                )
+            for pragma in (
+                f"PRAGMA synchronous = {self._settings.synchronous.upper()}",
+                "PRAGMA cache_size = -64000",
+                "PRAGMA temp_store = MEMORY",
+                "PRAGMA mmap_size = 268435456",
+                f"PRAGMA journal_size_limit = {LOG_SIZE_LIMIT}",
+                f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}",
+            ):
+                connection.execute(pragma).fetchall()
+            for statement in single_statement_views():
+                connection.execute(statement)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _connect_reader(self) -> apsw.Connection:
+        connection = apsw.Connection(str(self._path), flags=apsw.SQLITE_OPEN_READONLY, vfs=self._vfs or None)
+        try:
+            connection.set_busy_timeout(BUSY_TIMEOUT_MS)
+            for pragma in _READ_PRAGMAS:
+                connection.execute(pragma).fetchall()
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _after_fork_in_child(self) -> None:
+        """SQLite's connections must not be used across a fork, and the lock is the parent's: leave both alone."""
+        # kept referred to, so that nothing closes them here
+        self._of_parent = (self._live, self._execute, self._reader)
+        self._live = self._execute = self._reader = None
+        self._commit_lock = threading.Lock()
+        self._snapshot_lock = threading.Lock()
+        self._snapshotting = None
+        if self._owner is not None:
+            self._owner.abandon()
+            self._owner = None
+
+    # -- write --------------------------------------------------------------------------------------------------------
+
+    def commit(self, changes: ChangeSet) -> None:
+        """Apply ``changes`` in one transaction.
+
+        When it returns they survive the end of the process and, with ``synchronous`` full, the loss of power.
+
+        Raises:
+            JournalError: nothing was applied; ``disk_full`` and ``busy`` say why where that is known. The next commit may succeed.
+        """
+        statements = self._planner.plan(changes)
+        with self._commit_lock:
+            execute = self._execute
+            if execute is None:
+                raise JournalError("the journal is closed")
+            try:
+                if len(statements) == 1:
+                    execute(*statements[0])  # a statement is a transaction
+                elif statements:
+                    execute("BEGIN IMMEDIATE")
+                    for sql, values in statements:
+                        execute(sql, values)
+                    execute("COMMIT")
+            except BaseException as error:
+                live = self._live
+                assert live is not None
+                code = live.system_errno if isinstance(error, apsw.Error) else 0
+                if live.in_transaction:
+                    with contextlib.suppress(apsw.Error):  # a failing rollback ends the transaction as well
+                        execute("ROLLBACK")
+                if isinstance(error, apsw.Error | UNSTORABLE):
+                    raise journal_error(error, "commit", system_errno=code) from error
+                raise
+
+    def checkpoint_when_idle(self) -> bool:
+        """Carry the whole log over into the file and cut it to nothing. Worth calling when no commit is due for a while.
+
+        Does not wait: what a reader still needs stays in the log.
+
+        Returns:
+            True if the log is empty now.
+
+        Raises:
+            JournalError: the file cannot be written.
+        """
+        with self._commit_lock:
+            live = self._live
+            if live is None:
+                raise JournalError("the journal is closed")
+            try:
+                live.set_busy_timeout(0)
+                try:
+                    live.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+                finally:
+                    live.set_busy_timeout(BUSY_TIMEOUT_MS)
+            except apsw.BusyError:
+                return False
+            except apsw.Error as error:
+                raise journal_error(error, "checkpoint", system_errno=live.system_errno) from error
+            return True
+
+    # -- start --------------------------------------------------------------------------------------------------------
+
+    def load_queues(self) -> list[QueueRow]:
+        """All stored controls."""
+        return self._reading.load_queues()
+
+    def load_active(self, limit: int) -> list[StoredJob]:
+        """Up to ``limit`` jobs in state ``active``, by ``started_at``."""
+        return self._reading.load_active(limit)
+
+    def load_pending(self, batch_size: int) -> Iterator[list[StoredJob]]:
+        """Waiting jobs by priority descending, ``run_at``, ``id``, all as they were when the first batch was asked for."""
+        return self._reading.load_pending(batch_size)
+
+    def load_dlq(self, batch_size: int) -> Iterator[list[DlqRow]]:
+        """Dead letters by ``entered_at``, ``id``."""
+        return self._reading.load_dlq(batch_size)
+
+    def load_completed(self, limit: int, batch_size: int) -> Iterator[list[StoredJob]]:
+        """The newest ``limit`` completed jobs, newest first."""
+        return self._reading.load_completed(limit, batch_size)
+
+    def completed_counts(self) -> dict[str, int]:
+        """Number of completed jobs of each queue that has any."""
+        return self._reading.completed_counts()
+
+    def load_table(self, table: Table) -> list[tuple[Any, ...]]:
+        """All rows of a further table in its order."""
+        return self._reading.load_table(table)
+
+    # -- read ---------------------------------------------------------------------------------------------------------
+
+    def read_jobs(self, ids: Sequence[str]) -> dict[str, StoredJob]:
+        """Stored jobs by id; ids without a row are left out."""
+        return self._reading.read_jobs(ids)
+
+    def read_results(self, ids: Sequence[str]) -> dict[str, bytes]:
+        """Stored results by job id."""
+        return self._reading.read_results(ids)
+
+    def read_completed(self, queue: str, offset: int, limit: int, ascending: bool) -> list[StoredJob]:
+        """Completed jobs of ``queue`` by ``created_at``, ``id``."""
+        return self._reading.read_completed(queue, offset, limit, ascending)
+
+    def completed_before(self, queue: str | None, before: int, limit: int) -> list[tuple[str, str]]:
+        """(id, queue) of up to ``limit`` jobs completed at or before ``before`` (epoch ms), oldest first."""
+        return self._reading.completed_before(queue, before, limit)
+
+    def read_rows(self, table: Table, keys: Sequence[tuple[Any, ...]]) -> dict[tuple[Any, ...], tuple[Any, ...]]:
+        """Rows of a further table by key; keys without a row are left out."""
+        return self._reading.read_rows(table, keys)
+
+    @property
+    def _reading(self) -> Reader:
+        reader = self._reader
+        if reader is None:
+            raise JournalError("the journal is closed")
+        return reader
+
+    # -- snapshot -----------------------------------------------------------------------------------------------------
+
+    def snapshot(self, path: Path) -> None:
+        """Write a consistent, compact copy to ``path``, beside running commits.
+
+        Args:
+            path: the file to make; it must not exist, its folder must.
+
+        Raises:
+            JournalError: it exists, or cannot be written (``disk_full``). No part of it is left.
+        """
+        with self._snapshot_lock:
+            if self._live is None:
+                raise JournalError("the journal is closed")
+            if path.exists():
+                raise JournalError("cannot make a snapshot: the file exists already")
+            try:
+                self._vacuum_into(path)
+                _sync(path)
+            except BaseException as error:
+                with contextlib.suppress(OSError):
+                    path.unlink()
+                if isinstance(error, apsw.Error | OSError):
+                    raise journal_error(error, "make a snapshot") from error
+                raise
+
+    def _vacuum_into(self, path: Path) -> None:
+        connection = apsw.Connection(str(self._path), flags=apsw.SQLITE_OPEN_READONLY, vfs=self._vfs or None)
+        self._snapshotting = connection
+        try:
+            connection.set_busy_timeout(BUSY_TIMEOUT_MS)
+            # Without mmap: it would show up as resident memory of the size of what is read.
+            for pragma in ("PRAGMA mmap_size = 0", f"PRAGMA cache_size = -{SNAPSHOT_CACHE_KIB}"):
+                connection.execute(pragma).fetchall()
+            connection.execute("VACUUM INTO ?", (str(path),))
+        finally:
+            self._snapshotting = None
+            connection.close()
+
+    def size_bytes(self) -> int:
+        """Bytes of the database file and of the log beside it."""
+        total = 0
+        for name in (self._path, self._path.with_name(self._path.name + "-wal")):
+            with contextlib.suppress(FileNotFoundError):
+                total += name.stat().st_size
+        return total
+
+
+def check_library(version: str | None = None) -> None:
+    """Refuse a SQLite that is too old.
+
+    Args:
+        version: version of the library; None asks the one that apsw brings.
+
+    Raises:
+        ConfigurationError: it is older than :data:`REQUIRED_SQLITE`.
+    """
+    version = version if version is not None else apsw.sqlite_lib_version()
+    found = tuple(int(part) for part in version.split(".")[:3])
+    if found < REQUIRED_SQLITE:
+        needed = ".".join(map(str, REQUIRED_SQLITE))
+        raise ConfigurationError(
+            f"storage.driver 'sqlite' needs SQLite {needed} or newer, which mends a bug that can damage a database; apsw"
+            f" brings {version}: upgrade it (pip install --upgrade 'apsw>={needed}')"
+        )
+
+
+def _sync(path: Path) -> None:
+    """Make the finished file survive the loss of power: VACUUM INTO leaves that to the operating system."""
+    fd = os.open(path, os.O_RDWR)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,182 @@
+"""The read side: what the core asks for at start, and what it no longer holds in memory. Safe beside commits from other threads."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from typing import Any, Final
+
+import apsw
+
+from bunqueue_core.model.errors import JournalError
+from bunqueue_core.storage.changes import JOB_COLUMNS, PLAIN_COLUMNS, DlqRow, QueueRow, Table
+from bunqueue_core.storage.journal import StoredJob
+from bunqueue_sqlite.errors import UNSTORABLE, journal_error
+from bunqueue_sqlite.schema import PENDING, QUEUE_TABLE
+from bunqueue_sqlite.statements import Bound, Planner, Rows
+
+_PLAIN: Final = len(PLAIN_COLUMNS)
+_COLUMNS: Final = ",".join(JOB_COLUMNS)
+
+# The order is made from the keys alone, which stand in the index; the rows, with their payloads, are then read one by one in that
+# order. Sorting whole rows is slower and holds all payloads in memory. CROSS JOIN fixes which side leads.
+LOAD_PENDING: Final = (
+    f"WITH sorted AS MATERIALIZED(SELECT rowid AS row FROM jobs INDEXED BY idx_jobs_pending WHERE {PENDING} "
+    "ORDER BY priority DESC,run_at,id) "
+    f"SELECT {','.join(f'jobs.{name}' for name in JOB_COLUMNS)} FROM sorted CROSS JOIN jobs ON jobs.rowid=sorted.row"
+)
+LOAD_ACTIVE: Final = f"SELECT {_COLUMNS} FROM jobs WHERE state='active' ORDER BY started_at LIMIT ?"
+LOAD_COMPLETED: Final = (
+    f"SELECT {_COLUMNS} FROM jobs WHERE state='completed' ORDER BY completed_at DESC,id DESC LIMIT ?"
+)
+LOAD_DLQ: Final = "SELECT id,job_id,queue,entry,entered_at FROM dlq ORDER BY entered_at,id"
+COMPLETED_COUNTS: Final = "SELECT queue,count(*) FROM jobs WHERE state='completed' GROUP BY queue"
+READ_COMPLETED: Final = (
+    f"SELECT {_COLUMNS} FROM jobs WHERE queue=? AND state='completed' ORDER BY created_at,id LIMIT ? OFFSET ?"
+)
+READ_COMPLETED_DESCENDING: Final = (
+    f"SELECT {_COLUMNS} FROM jobs WHERE queue=? AND state='completed' ORDER BY created_at DESC,id DESC LIMIT ? OFFSET ?"
+)
+COMPLETED_BEFORE: Final = (
+    "SELECT id,queue FROM jobs INDEXED BY idx_jobs_completed WHERE state='completed' AND completed_at<=? "
+    "ORDER BY completed_at,id LIMIT ?"
+)
+COMPLETED_BEFORE_IN_QUEUE: Final = (
+    "SELECT id,queue FROM jobs INDEXED BY idx_jobs_completed WHERE state='completed' AND completed_at<=? AND queue=? "
+    "ORDER BY completed_at,id LIMIT ?"
+)
+READ_JOBS: Final = Rows(f"SELECT {_COLUMNS} FROM jobs WHERE id IN(", "?", ")")
+READ_RESULTS: Final = Rows("SELECT job_id,result FROM job_results WHERE job_id IN(", "?", ")")
+
+
+class Reader:
+    """Reads through connections of its own.
+
+    Args:
+        connect: opens a connection that can only read.
+        planner: the statements of described tables.
+    """
+
+    __slots__ = ("_connect", "_connection", "_lock", "_planner", "_streams")
+
+    def __init__(self, connect: Callable[[], apsw.Connection], planner: Planner) -> None:
+        self._connect = connect
+        self._planner = planner
+        self._lock = threading.Lock()
+        self._connection: apsw.Connection | None = connect()
+        self._streams: set[apsw.Connection] = set()
+
+    def close(self) -> None:
+        """Close every connection, those of unfinished loads included. Idempotent."""
+        with self._lock:
+            connection, self._connection = self._connection, None
+            streams, self._streams = self._streams, set()
+        for each in (*streams, *(() if connection is None else (connection,))):
+            each.interrupt()
+            each.close()
+
+    # -- at start -----------------------------------------------------------------------------------------------------
+
+    def load_queues(self) -> list[QueueRow]:
+        return [QueueRow._make(row) for row in self.load_table(QUEUE_TABLE)]
+
+    def load_active(self, limit: int) -> list[StoredJob]:
+        return _jobs(self._rows(LOAD_ACTIVE, (limit,)))
+
+    def load_pending(self, batch_size: int) -> Iterator[list[StoredJob]]:
+        return map(_jobs, self._stream(LOAD_PENDING, (), batch_size))
+
+    def load_dlq(self, batch_size: int) -> Iterator[list[DlqRow]]:
+        for rows in self._stream(LOAD_DLQ, (), batch_size):
+            yield [DlqRow._make(row) for row in rows]
+
+    def load_completed(self, limit: int, batch_size: int) -> Iterator[list[StoredJob]]:
+        return map(_jobs, self._stream(LOAD_COMPLETED, (limit,), batch_size))
+
+    def completed_counts(self) -> dict[str, int]:
+        return {queue: count for queue, count in self._rows(COMPLETED_COUNTS, ())}
+
+    def load_table(self, table: Table) -> list[tuple[Any, ...]]:
+        return self._rows(self._planner.of(table).load, ())
+
+    # -- later --------------------------------------------------------------------------------------------------------
+
+    def read_jobs(self, ids: Sequence[str]) -> dict[str, StoredJob]:
+        return {job.id: job for job in _jobs(self._all(READ_JOBS.bind_values(list(filter(_storable, ids)))))}
+
+    def read_results(self, ids: Sequence[str]) -> dict[str, bytes]:
+        return dict(self._all(READ_RESULTS.bind_values(list(filter(_storable, ids)))))
+
+    def read_completed(self, queue: str, offset: int, limit: int, ascending: bool) -> list[StoredJob]:
+        if not _storable(queue):
+            return []
+        return _jobs(self._rows(READ_COMPLETED if ascending else READ_COMPLETED_DESCENDING, (queue, limit, offset)))
+
+    def completed_before(self, queue: str | None, before: int, limit: int) -> list[tuple[str, str]]:
+        if queue is None:
+            return self._rows(COMPLETED_BEFORE, (before, limit))
+        if not _storable(queue):
+            return []
+        return self._rows(COMPLETED_BEFORE_IN_QUEUE, (before, queue, limit))
+
+    def read_rows(self, table: Table, keys: Sequence[tuple[Any, ...]]) -> dict[tuple[Any, ...], tuple[Any, ...]]:
+        known = [key for key in keys if all(_storable(part) for part in key)]
+        return {row[: table.key]: row for row in self._all(self._planner.of(table).read.bind(known))}
+
+    # -- how ----------------------------------------------------------------------------------------------------------
+
+    def _rows(self, sql: str, values: Sequence[Any]) -> list[Any]:
+        """All rows of one statement. They are fetched whole: a statement left open would hold the log's snapshot."""
+        return self._all(((sql, values),))
+
+    def _all(self, statements: Iterator[Bound] | Sequence[Bound]) -> list[Any]:
+        with self._lock:
+            connection = self._connection
+            if connection is None:
+                raise JournalError("the journal is closed")
+            rows: list[Any] = []
+            try:
+                for sql, values in statements:
+                    found = connection.execute(sql, values).fetchall()
+                    rows = rows + found if rows else found
+            except (apsw.Error, *UNSTORABLE) as error:
+                raise journal_error(error, "read", system_errno=connection.system_errno) from error
+            return rows
+
+    def _stream(self, sql: str, values: Sequence[Any], batch_size: int) -> Iterator[list[Any]]:
+        """The rows of one statement in batches, all from one snapshot, on a connection of its own."""
+        with self._lock:
+            if self._connection is None:
+                raise JournalError("the journal is closed")
+            try:
+                connection = self._connect()
+            except apsw.Error as error:
+                raise journal_error(error, "read") from error
+            self._streams.add(connection)
+        try:
+            cursor = connection.execute(sql, values)
+            while batch := list(islice(cursor, batch_size)):
+                yield batch
+        except apsw.Error as error:
+            raise journal_error(error, "read") from error
+        finally:
+            with self._lock:
+                self._streams.discard(connection)
+            connection.close()
+
+
+def _jobs(rows: list[tuple[Any, ...]]) -> list[StoredJob]:
+    make = StoredJob._make
+    return [make((*row[:_PLAIN], row[_PLAIN:])) for row in rows]
+
+
+def _storable(key: Any) -> bool:
+    """False for text with an unpaired surrogate: it has no UTF-8 form, so that no row can have it."""
+    if not isinstance(key, str) or key.isascii():
+        return True
+    try:
+        key.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
