@@ -48,7 +48,7 @@ def tables(plugins: PluginManager) -> str:
 
 
 def _section(title: str, text: str | None, settings: Iterable[Setting]) -> str:
-    words = " ".join((text or "").split())
+    words = " ".join((text or "").replace("``", "`").split())
     rows = ["| key | environment | default | allowed | meaning |", "| --- | --- | --- | --- | --- |"]
     rows.extend(_row(setting) for setting in settings)
     return "\n".join([f"### {title}", "", words, "", *rows])

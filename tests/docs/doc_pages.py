@@ -3,8 +3,9 @@
 - ``python``: run as a script in the page's own directory. A first line ``# name.py`` is the file's name.
 - ``text`` right after a ``python`` block: what that block prints.
 - ``toml``: parsed; a first line ``# bunqueue.config.toml`` says that it is a configuration, which is then checked.
-- ``sh``: run line by line. ``bunqueue start`` is started on free ports, given time to listen, and stopped; ``make`` and ``pip`` are
-  checked against what the repository offers, because running them would install the repository into itself.
+- ``sh``: run line by line. ``bunqueue start`` is started on free ports, given time to listen, and stopped; ``make``, ``pip`` and
+  what stands in ``.venv`` are checked against what the repository offers: running them would install the repository into itself,
+  or take hours.
 
 A comment ``<!-- with a server -->`` before a block starts one, in memory, whose ports take the place of 6789 and 6790 in the block;
 ``<!-- shown only: reason -->`` leaves a block out.
@@ -194,6 +195,8 @@ def _run_command(block: Block, command: str, directory: Path) -> None:
         _check_make(block, words[1:])
     elif words[:2] == ["pip", "install"]:
         _check_install(block, words[2:])
+    elif words[0].startswith(".venv/"):
+        _check_paths(block, words[1:])
     elif words[0] == "bunqueue" and (len(words) == 1 or words[1] == "start" or words[1].startswith("-")):
         with listening(words[1:], directory, variables):
             pass
@@ -230,6 +233,12 @@ def _check_install(block: Block, words: list[str]) -> None:
             assert match[1] in distributions, f"{_where(block)}: there is no distribution {match[1]}"
             extras = set(match[2].split(",")) if match[2] else set()
             assert extras <= distributions[match[1]], f"{_where(block)}: {match[1]} has no extra {extras}"
+
+
+def _check_paths(block: Block, words: list[str]) -> None:
+    for word in words:
+        if "/" in word and not word.startswith("-"):
+            assert (ROOT / word.split("::")[0]).exists(), f"{_where(block)}: there is no {word}"
 
 
 def _where(block: Block) -> str:
