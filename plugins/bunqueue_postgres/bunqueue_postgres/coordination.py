@@ -18,6 +18,7 @@ from bunqueue_postgres import arrays
 
 if TYPE_CHECKING:
     from bunqueue_postgres.broker import PostgresBroker
+    from bunqueue_postgres.database import Connection
 
 #: Seconds between two notifications of one broker: enough to wake others quickly, few enough to cost nothing.
 ANNOUNCE_S: Final = 0.005
@@ -27,6 +28,9 @@ LISTEN_RETRY_S: Final = 0.5
 
 #: Seconds between rounds of maintenance that no deadline drives.
 MAINTENANCE_S: Final = 60.0
+
+#: Seconds until maintenance that failed is tried again.
+RETRY_S: Final = 1.0
 
 #: Longest sleep at once, seconds; a longer one is resumed.
 LONGEST_SLEEP_S: Final = 86_400.0
@@ -50,7 +54,7 @@ class Coordinator:
         self._announce_again = False
         self._crowded: set[int] = set()
         self._poke = asyncio.Event()
-        self._stopping = False
+        self._stopping = asyncio.Event()
 
     # -- life cycle ---------------------------------------------------------------------------------------------------
 
@@ -85,13 +89,11 @@ class Coordinator:
         await self._database.run(_NOTIFY, (self._channel,))
 
     async def stop(self) -> None:
-        """Stop working; the session stays registered."""
-        self._stopping = True
+        """Stop working; the session stays registered. What is under way is finished, not torn off: its outcome would be unknown."""
+        self._stopping.set()
+        self._poke.set()
         for task in self._tasks:
-            task.cancel()
-        for task in self._tasks:
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+            await task
         self._tasks = []
         if self._announcing is not None:
             await self._announcing
@@ -104,20 +106,27 @@ class Coordinator:
 
     async def _every(self, seconds: float, work: Callable[[], Awaitable[None]], subject: str) -> None:
         """Do ``work`` every ``seconds``, a little apart from other brokers; a failure is a problem until the next success."""
-        while True:
-            await sleep(seconds * (0.95 + 0.1 * random.random()))
-            while True:
-                try:
-                    await work()
-                except (psycopg.Error, BunqueueError) as error:
-                    self._broker._log(
-                        "warning", "PostgreSQL maintenance failed", subject=subject, error=type(error).__name__
-                    )
-                    self._broker.problem(subject, "the database is not reachable for coordination")
-                    await sleep(min(1.0, seconds))
-                else:
-                    self._broker.problem(subject, None)
-                    break
+        pause = seconds
+        while not await self._pause(pause * (0.95 + 0.1 * random.random())):
+            try:
+                await work()
+            except (psycopg.Error, BunqueueError) as error:
+                self._broker._log(
+                    "warning", "PostgreSQL maintenance failed", subject=subject, error=type(error).__name__
+                )
+                self._broker.problem(subject, "the database is not reachable for coordination")
+                pause = min(RETRY_S, seconds)
+            else:
+                self._broker.problem(subject, None)
+                pause = seconds
+
+    async def _pause(self, seconds: float) -> bool:
+        """Sleep, however long (event loops count in 32-bit milliseconds), or until it is time to stop: then True."""
+        while seconds > 0 and not self._stopping.is_set():
+            step = min(seconds, LONGEST_SLEEP_S)
+            await wait_for(self._stopping, step)
+            seconds -= step
+        return self._stopping.is_set()
 
     # -- session ------------------------------------------------------------------------------------------------------
 
@@ -173,7 +182,7 @@ class Coordinator:
 
     def announce(self) -> None:
         """Something changed that pulls or waits at other brokers may want: notify them, soon and once for many changes."""
-        if self.brokers < 2 or self._stopping:
+        if self.brokers < 2 or self._stopping.is_set():
             return
         if self._announcing is not None and not self._announcing.done():
             self._announce_again = True
@@ -186,8 +195,8 @@ class Coordinator:
             # A lost notification is made good by the others' polling.
             with contextlib.suppress(psycopg.Error, BunqueueError):
                 await self._database.run(_NOTIFY, (self._channel,))
-            await asyncio.sleep(ANNOUNCE_S)
-            if not self._announce_again or self._stopping:
+            await self._pause(ANNOUNCE_S)
+            if not self._announce_again or self._stopping.is_set():
                 return
 
     def reconnected(self) -> None:
@@ -196,31 +205,51 @@ class Coordinator:
 
     async def _listen(self) -> None:
         """Hold the listening connection, and replace it when it breaks."""
-        while True:
-            try:
+        while not self._stopping.is_set():
+            # Without it, polling makes do.
+            with contextlib.suppress(psycopg.Error, OSError):
                 connection = await self._database.connect()
                 try:
                     await connection.execute(
                         sql.SQL("LISTEN {}").format(sql.Identifier(self._channel)).as_bytes(connection)
                     )
                     self._poke.set()
-                    async for notification in connection.notifies():
-                        if notification.pid not in self._database.own_backends:
-                            self.brokers = max(self.brokers, 2)
-                            self._poke.set()
+                    await self._hear(connection)
                 finally:
                     await connection.close()
-            except (psycopg.Error, OSError):
-                pass
-            await asyncio.sleep(LISTEN_RETRY_S)
+            await self._pause(LISTEN_RETRY_S)
+
+    async def _hear(self, connection: Connection) -> None:
+        """Take notifications until the connection breaks or it is time to stop."""
+        loop = asyncio.get_running_loop()
+        pgconn = connection.pgconn
+        over = asyncio.Event()
+
+        def readable() -> None:
+            try:
+                pgconn.consume_input()
+                while (notification := pgconn.notifies()) is not None:
+                    if notification.be_pid not in self._database.own_backends:
+                        self.brokers = max(self.brokers, 2)
+                        self._poke.set()
+            except psycopg.Error:
+                over.set()
+
+        loop.add_reader(pgconn.socket, readable)
+        try:
+            waits = [loop.create_task(event.wait()) for event in (over, self._stopping)]
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            for wait in waits:
+                wait.cancel()
+            await asyncio.wait(waits)
+        finally:
+            loop.remove_reader(pgconn.socket)
 
     async def _poll(self) -> None:
         """Look for jobs that parked pulls want and for ends that somebody waits for: when notified, and at every poll interval."""
         interval = self._settings.effective_poll_ms / 1000
-        while True:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(min(interval, LONGEST_SLEEP_S)):
-                    await self._poke.wait()
+        while not self._stopping.is_set():
+            await wait_for(self._poke, min(interval, LONGEST_SLEEP_S))
             self._poke.clear()
             # While the database is away its return is looked for elsewhere.
             with contextlib.suppress(psycopg.Error, BunqueueError):
@@ -241,9 +270,11 @@ class Coordinator:
             await broker.look_at_waits(ids)
 
 
-async def sleep(seconds: float) -> None:
-    """Sleep, however long: event loops count in 32-bit milliseconds."""
-    while seconds > LONGEST_SLEEP_S:
-        await asyncio.sleep(LONGEST_SLEEP_S)
-        seconds -= LONGEST_SLEEP_S
-    await asyncio.sleep(seconds)
+async def wait_for(event: asyncio.Event, seconds: float) -> bool:
+    """Wait until ``event`` is set, at most ``seconds``; gives whether it is."""
+    if event.is_set():
+        return True
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            return await event.wait()
+    return event.is_set()

@@ -20,10 +20,11 @@ LONGEST_TIMER_MS: Final = 86_400_000
 class Waiter:
     """One pull that has not been answered."""
 
-    __slots__ = ("answer", "cancelled", "last", "request", "timer")
+    __slots__ = ("answer", "cancelled", "last", "request", "timer", "turn")
 
-    def __init__(self, request: PullRequest) -> None:
+    def __init__(self, request: PullRequest, turn: int) -> None:
         self.request = request
+        self.turn = turn  #: order of arrival
         self.answer: Answer[list[Delivery]] = Answer()
         self.cancelled = False
         self.last = request.wait_ms <= 0  #: the next look is the last: its time is up
@@ -59,13 +60,15 @@ class PullDesk:
         self._idle = idle
         self._pending: deque[Waiter] = deque()
         self.parked: dict[Waiter, None] = {}  #: in order of arrival
+        self._turns = 0
         self._running = False
         self._woken = 0  #: jobs announced while a claim was under way, which it may have missed
         self._due: asyncio.TimerHandle | None = None
 
     def pull(self, request: PullRequest) -> Answer[list[Delivery]]:
         """See ``Broker.pull``."""
-        waiter = Waiter(request)
+        self._turns += 1
+        waiter = Waiter(request, self._turns)
         waiter.answer = Answer(on_cancel=lambda _: self._cancel(waiter))
         if request.wait_ms > 0:
             self._arm(waiter, asyncio.get_running_loop().time() + request.wait_ms / 1000)
@@ -219,7 +222,12 @@ class PullDesk:
             else:
                 empty.append(waiter)
         if empty:
-            # In front of those that parked meanwhile: they came first.
-            self.parked = {**dict.fromkeys(empty), **self.parked}
+            if self.parked:
+                empty = sorted([*self.parked, *empty], key=_turn)
+            self.parked = dict.fromkeys(empty)
             if self._woken:
                 self._unpark(self._woken)
+
+
+def _turn(waiter: Waiter) -> int:
+    return waiter.turn

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-
-from bunqueue_core.model.ports import Ports
-from bunqueue_core.plugins.drivers import OpenContext
 from bunqueue_postgres.broker import PostgresBroker
 from bunqueue_postgres.settings import PostgresStorage
 from bunqueue_postgres.testing import PostgresServer, binaries
+
+from bunqueue_core.model.ports import Ports
+from bunqueue_core.plugins.drivers import OpenContext
 
 OpenBroker = Callable[..., PostgresBroker]
 
@@ -38,7 +38,12 @@ def open_broker(postgres: PostgresServer) -> OpenBroker:
     namespace = f"test-{uuid.uuid4()}"
 
     def make(**settings: Any) -> PostgresBroker:
-        chosen: dict[str, Any] = {"url": postgres.dsn, "namespace": namespace, "lease_duration_ms": 1_000, "poll_interval_ms": 50}
+        chosen: dict[str, Any] = {
+            "url": postgres.dsn,
+            "namespace": namespace,
+            "lease_duration_ms": 1_000,
+            "poll_interval_ms": 50,
+        }
         return PostgresBroker(PostgresStorage(**(chosen | settings)), open_context())
 
     return make

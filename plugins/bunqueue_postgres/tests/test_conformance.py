@@ -11,8 +11,8 @@ from bunqueue_core.testing.conformance import BrokerConformance, BrokerSetup
 if TYPE_CHECKING:
     from conftest import OpenBroker
 
-#: Rules of late completion: a job whose delivery has ended is completed by its late outcome. Brokers that share a database fence the
-#: ended delivery instead, because its successor may run elsewhere already.
+#: Rules of late completion: a job whose delivery has ended is completed by its late outcome. Brokers that share a database
+#: fence the ended delivery instead, because its successor may run elsewhere already.
 FENCED = frozenset({"S-080", "S-081"})
 
 
