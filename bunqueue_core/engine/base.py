@@ -341,7 +341,18 @@ class EngineBase:
             del self.jobs[job.id]
         self.marks.removed(job)
         self.results.pop(job.id, None)
+        if job.id in self.logged:
+            self.logs.pop(job.id, None)
+            self.logged.discard(job.id)
+            self.marks.table_removed(LOG_TABLE, job.id)
+        if job.id in self.child_failures:
+            self.clear_child_failures(job.id)
         self.ended(job)
+
+    def clear_child_failures(self, parent_id: str) -> None:
+        """Forget the failures of children that a parent went on with: it has ended."""
+        for child_id in self.child_failures.pop(parent_id, ()):
+            self.marks.table_removed(FLOW_FAILURE_TABLE, parent_id, child_id)
 
     def ended(self, job: Job, *, completed: bool = False) -> None:
         """Tell those who wait for the job that it has reached an end."""

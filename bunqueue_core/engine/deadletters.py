@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import Any
 
-from bunqueue_core.engine.base import EngineBase
+from bunqueue_core.engine.dependencies import DependencyRules
 from bunqueue_core.engine.queue import QueueState
 from bunqueue_core.model.job import Job, Location, RetryHistory
 from bunqueue_core.model.requests import DlqConfig, DlqEntry, DlqFilter
@@ -23,7 +23,7 @@ DLQ_REASONS = (
 )
 
 
-class DeadLetters(EngineBase):
+class DeadLetters(DependencyRules):
     """The dead-letter verbs."""
 
     def dead_letters(self, name: str, count: int | None, filter: DlqFilter | None, now: int) -> list[DlqEntry]:
@@ -211,6 +211,7 @@ class DeadLetters(EngineBase):
         if queue.completed.pop(job.id, None) is not None:
             self.completed_in_memory -= 1
         queue.completed_count -= 1
+        self.evidence_lost(job.id)
         self.results.pop(job.id, None)
         self.marks.removed(job)
         job.attempts = 0

@@ -1,8 +1,9 @@
 """Dependencies: jobs that wait for others, parents and children, and what a child's failure does to its parent.
 
 A dependency is met when its job is in the completed set, or has left a completion proof (completed and removed). Nothing
-else is evidence: not a result, not a dead letter. Reverse edges (``dependents``) exist for unmet dependencies only, so
-completing a job costs what its waiters cost.
+else is evidence: not a result, not a dead letter. A gated job is known to all its dependencies (``dependents``), met or not, so
+that evidence it still needs is not thrown away; how many it still waits for is counted, so that completing a job costs what its
+waiters cost.
 """
 
 from __future__ import annotations
@@ -68,12 +69,14 @@ class DependencyRules(EngineBase):
         """Hold a job that is in no container until ``unmet`` are met."""
         job.location = Location.GATED
         queue.gated[job.id] = job
-        for id in unmet:
+        self.unmet_counts[job.id] = len(unmet)
+        for id in job.depends_on:
             self.dependents.setdefault(id, {})[job.id] = None
 
     def ungate(self, queue: QueueState, job: Job) -> None:
         """Take a job out of the gate, with its reverse edges."""
         queue.gated.pop(job.id, None)
+        self.unmet_counts.pop(job.id, None)
         for id in job.depends_on:
             self.drop_edge(id, job.id)
 
@@ -95,14 +98,10 @@ class DependencyRules(EngineBase):
 
     def resolve(self, id: str, now: int) -> None:
         """Job ``id`` has completed: release what waited for nothing else."""
-        waiters = self.dependents.pop(id, None)
-        if waiters is None:
-            return
-        for waiter in list(waiters):
-            job = self.jobs.get(waiter)
-            if job is None or job.location != Location.GATED:
-                continue
-            if not self.unmet(job.depends_on):
+        for waiter in list(self.dependents.get(id, ())):
+            self.unmet_counts[waiter] -= 1
+            if not self.unmet_counts[waiter]:
+                job = self.jobs[waiter]
                 self.open_gate(self.queue(job.queue), job, now)
 
     def open_gate(self, queue: QueueState, job: Job, now: int) -> None:
@@ -148,7 +147,8 @@ class DependencyRules(EngineBase):
         if child.id not in parent.depends_on:
             parent.depends_on = (*parent.depends_on, child.id)
         if parent.location == Location.GATED:
-            for id in self.unmet(parent.depends_on):
+            self.unmet_counts[parent.id] = len(self.unmet(parent.depends_on))
+            for id in parent.depends_on:
                 self.dependents.setdefault(id, {})[parent.id] = None
         self._set_data(parent, {"__childrenIds": list(parent.children_ids)})
         self.marks.changed(parent)
@@ -224,13 +224,21 @@ class DependencyRules(EngineBase):
 
     def drop_child(self, parent: Job, child_id: str, now: int) -> None:
         """Remove the edge to a child; the parent starts when nothing is left to wait for."""
-        self.drop_edge(child_id, parent.id)
+        for id in parent.depends_on:
+            self.drop_edge(id, parent.id)
         parent.children_ids = tuple(id for id in parent.children_ids if id != child_id)
         parent.depends_on = tuple(self.unmet(id for id in parent.depends_on if id != child_id))
+        self._regate(parent)
         self._set_data(parent, {"__childrenIds": list(parent.children_ids) or None})
         self.marks.changed(parent)
         if not parent.depends_on:
             self.promote_parent(parent, now)
+
+    def _regate(self, parent: Job) -> None:
+        """Edges and count of a gated job whose dependencies have changed."""
+        self.unmet_counts[parent.id] = len(self.unmet(parent.depends_on))
+        for id in parent.depends_on:
+            self.dependents.setdefault(id, {})[parent.id] = None
 
     def promote_parent(self, parent: Job, now: int) -> None:
         """Start a parent that a policy or a detachment released: it runs now, whatever its delay was."""
@@ -291,14 +299,10 @@ class DependencyRules(EngineBase):
             return
         self.drop_edge(child.id, parent.id)
         parent.depends_on = tuple(id for id in parent.depends_on if id != child.id)
+        self._regate(parent)
         self.marks.changed(parent)
-        if not self.unmet(parent.depends_on):
+        if not self.unmet_counts[parent.id]:
             self.promote_parent(parent, now)
-
-    def clear_child_failures(self, parent_id: str) -> None:
-        failures = self.child_failures.pop(parent_id, None)
-        for child_id in failures or ():
-            self.marks.table_removed(FLOW_FAILURE_TABLE, parent_id, child_id)
 
     # -- completed jobs -----------------------------------------------------------------------------------------------
 
@@ -307,7 +311,14 @@ class DependencyRules(EngineBase):
         if queue.completed.pop(job.id, None) is not None:
             self.completed_in_memory -= 1
         queue.completed_count -= 1
+        self.evidence_lost(job.id)
         self.forget(job)
+
+    def evidence_lost(self, id: str) -> None:
+        """Job ``id`` no longer counts as completed (it is used again, or retried): who waits waits for it again."""
+        if id not in self.proofs:
+            for waiter in self.dependents.get(id, ()):
+                self.unmet_counts[waiter] += 1
 
     def bound_memory(self, memory: dict[str, Any]) -> None:
         _bound(memory, self.settings.max_completed_jobs)
