@@ -22,7 +22,7 @@ from bunqueue_core.model.ports import Ports
 from bunqueue_core.model.requests import DlqEntry, DlqReason, Event, LogEntry
 from bunqueue_core.model.rules import BACKOFF_STRATEGIES, backoff_delay
 from bunqueue_core.model.webhook import Webhook
-from bunqueue_core.storage.changes import QueueRow
+from bunqueue_core.storage.changes import FLOW_FAILURE_TABLE, LOG_TABLE, QueueRow
 from bunqueue_core.storage.records import dlq_config_map
 
 if TYPE_CHECKING:
