@@ -23,7 +23,7 @@ _MOUNT_TABLE = Path("/proc/self/mountinfo")
 _OWNER_FILE_BYTES = 4096
 
 
-def resolve(data_path: Path) -> Path:
+def resolve(data_path: str | Path) -> Path:
     """The real absolute path of the database: two spellings of one file give one path."""
     return Path(os.path.realpath(data_path))
 

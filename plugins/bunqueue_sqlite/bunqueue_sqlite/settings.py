@@ -18,7 +18,9 @@ class SqliteStorage(JournalSettings):
     """
 
     driver: Literal["sqlite"] = "sqlite"
-    data_path: Path = Field(description="The database file. It is created if it does not exist; its folder must exist.")
+    data_path: str | Path = Field(
+        description="The database file. It is created if it does not exist; its folder must exist."
+    )
     synchronous: Literal["normal", "full"] = Field(
         default="normal",
         description="normal: a commit survives the end of the process; full: it survives the loss of power as well.",
