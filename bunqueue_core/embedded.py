@@ -22,7 +22,7 @@ from bunqueue_core.model.errors import BunqueueError, ConfigurationError
 
 if TYPE_CHECKING:
     from bunqueue_core.broker.protocol import Broker
-    from bunqueue_core.client._verbs import Verbs
+    from bunqueue_core.client.local import LocalVerbs
     from bunqueue_core.plugins.manager import PluginManager
 
 #: Environment variables that name the database file, the first one that is set.
@@ -44,7 +44,7 @@ class EmbeddedBroker:
         self._entry: _Entry | None = entry
         self._registry = registry
         #: The broker's verbs.
-        self.verbs: Verbs = entry.verbs
+        self.verbs: LocalVerbs = entry.verbs
 
     def close(self) -> None:
         """Give the hold back: what was added is on disk when this returns. Idempotent."""
@@ -60,7 +60,7 @@ class EmbeddedBroker:
 class _Entry:
     """An open broker and the number of its clients."""
 
-    def __init__(self, key: str, broker: Broker, verbs: Verbs) -> None:
+    def __init__(self, key: str, broker: Broker, verbs: LocalVerbs) -> None:
         self.key = key
         self.broker = broker
         self.verbs = verbs
@@ -169,6 +169,7 @@ class BrokerRegistry:
         from bunqueue_core.logging import Logger
         from bunqueue_core.model.options import JobReader
         from bunqueue_core.model.ports import Ports
+        from bunqueue_core.scheduling.repeat import Repeats
         from bunqueue_core.storage.opening import open_broker as make_broker
 
         if self._plugins is None:
@@ -186,9 +187,10 @@ class BrokerRegistry:
             ports=ports,
             log=Logger("Embedded", level="error"),
             workers=WorkerRegistry(),
-            reader=JobReader(plugins.strategies),
+            reader=JobReader(plugins.strategies, Repeats().check_pattern),
             version=__version__,
         )
+        broker.has_worker = services.workers.has_active
         return _Entry(key, broker, LocalVerbs(broker, services, COMMANDS, plugins.strategies))
 
 

@@ -31,6 +31,7 @@ HEADER = "# Written by tools/async_to_sync.py from {source}: edit that file and 
 #: Words that are called differently in the synchronous world. One that is never met is an error: it has lost its reason.
 RENAMES = {
     "AEvent": "Event",
+    "AInbox": "Inbox",
     "ALock": "Lock",
     "AsyncioCrew": "ThreadCrew",
     "AsyncioTransport": "ThreadTransport",
@@ -38,10 +39,10 @@ RENAMES = {
     "__aexit__": "__exit__",
     "_crew_asyncio": "_crew_threads",
     "_transport_asyncio": "_transport_threads",
+    "acan_spawn": "can_spawn",
     "aclose": "close",
     "aopen_broker": "open_broker",
     "asettled": "settled",
-    "asleep": "sleep",
     "aspawn": "spawn",
 }
 

@@ -1,1 +1,12 @@
 """Clients of bunqueue: queue, worker, job. This package has the synchronous ones; ``bunqueue_core.asyncio`` the others."""
+
+from __future__ import annotations
+
+from bunqueue_core.client._worker_base import CancelSignal, ProcessorContext
+from bunqueue_core.client.connection import Connection
+from bunqueue_core.client.job import Job
+from bunqueue_core.client.queue import Queue
+from bunqueue_core.client.queue_events import QueueEvents
+from bunqueue_core.client.worker import Worker
+
+__all__ = ["CancelSignal", "Connection", "Job", "ProcessorContext", "Queue", "QueueEvents", "Worker"]

@@ -7,11 +7,12 @@ first to the second. Every wait can be interrupted: by the event's being set, or
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
+import queue
 import threading
-import time
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from bunqueue_core.answer import Answer
 
@@ -61,6 +62,38 @@ class Event(threading.Event):
         return super().wait(seconds)
 
 
+class AInbox(Generic[T]):
+    """A queue that any thread fills and one task empties."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._queue: asyncio.Queue[T] = asyncio.Queue()
+
+    def put(self, item: T) -> None:
+        """Add ``item``. After the loop has ended, it is dropped."""
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._queue.put_nowait, item)
+
+    async def get(self) -> T:
+        """Wait for the next item."""
+        return await self._queue.get()
+
+
+class Inbox(Generic[T]):
+    """A queue that any thread fills and one thread empties."""
+
+    def __init__(self) -> None:
+        self._queue: queue.SimpleQueue[T] = queue.SimpleQueue()
+
+    def put(self, item: T) -> None:
+        """Add ``item``."""
+        self._queue.put(item)
+
+    def get(self) -> T:
+        """Wait for the next item."""
+        return self._queue.get()
+
+
 def asettled(answer: Answer[T]) -> Answer[T]:
     """The answer itself: it is awaitable."""
     return answer
@@ -69,16 +102,6 @@ def asettled(answer: Answer[T]) -> Answer[T]:
 def settled(answer: Answer[T]) -> T:
     """Wait for ``answer`` in this thread and return its value."""
     return answer.result()
-
-
-async def asleep(seconds: float) -> None:
-    """Pause this task."""
-    await asyncio.sleep(seconds)
-
-
-def sleep(seconds: float) -> None:
-    """Pause this thread."""
-    time.sleep(seconds)
 
 
 def aspawn(name: str, function: Callable[..., Coroutine[Any, Any, None]], *arguments: Any) -> asyncio.Task[None]:
@@ -91,3 +114,17 @@ def spawn(name: str, function: Callable[..., None], *arguments: Any) -> threadin
     thread = threading.Thread(target=functools.partial(function, *arguments), name=name, daemon=True)
     thread.start()
     return thread
+
+
+def acan_spawn() -> bool:
+    """Whether an event loop runs here, on which tasks can be started."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def can_spawn() -> bool:
+    """Whether threads can be started: always."""
+    return True

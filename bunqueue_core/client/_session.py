@@ -230,7 +230,9 @@ class Session:
         self.driver = driver
         self.generation = 0
         self.pending: dict[str, CommandAnswer] = {}
+        #: Called with the members of each event that the server sends unasked.
         self.on_event: Callable[[dict[str, Any]], None] | None = None
+        self._losses: list[Answer[None]] = []
         self._pack = Packer().pack
         self._next_id = 0
         self._buffer = b""
@@ -396,6 +398,15 @@ class Session:
         self.fresh_buffer()
         self.emit("disconnect", host=self.options.host, port=self.options.port, generation=self.generation)
         self.fail_pending(error)
+        losses, self._losses = self._losses, []
+        for answer in losses:
+            answer.settle(None)
+
+    def loss(self) -> Answer[None]:
+        """An answer that is ready once the connection is lost. It never times out."""
+        answer: Answer[None] = Answer(self.driver)
+        self._losses.append(answer)
+        return answer
 
     def fail_pending(self, error: BunqueueError) -> None:
         """Fail every pending command with ``error``."""

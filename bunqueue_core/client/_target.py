@@ -59,6 +59,8 @@ def find_target(
     if connection is not None and (embedded or data_path is not None):
         raise ValueError("a client is either embedded or has a connection, not both")
     if data_path is not None:
+        if not os.fspath(data_path):
+            raise ValueError("data_path must not be empty")
         if embedded is False:
             raise ValueError("data_path is for embedded clients only")
         embedded = True

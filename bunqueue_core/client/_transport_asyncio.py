@@ -144,6 +144,14 @@ class AsyncioTransport:
             answer.late = late
             answer.settle(value)
 
+    def listen(self, on_event: Callable[[dict[str, Any]], None]) -> None:
+        """Call ``on_event`` with the members of each event that the server sends."""
+        self._session.on_event = on_event
+
+    def loss(self) -> Answer[None]:
+        """An answer that is ready once the present connection is lost."""
+        return self._session.loss() if self.connected else Answer.of(None)
+
     def close(self) -> None:
         """Close for good: pending and later commands fail with ``connection closed by client``."""
         self._closed = True

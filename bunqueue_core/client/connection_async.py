@@ -56,6 +56,11 @@ class Connection:
         self.verbs = RemoteVerbs(self._transport)
 
     @property
+    def options(self) -> ConnectionOptions:
+        """Where it connects to and how."""
+        return self._transport.options
+
+    @property
     def connected(self) -> bool:
         """Whether a connection stands, as far as is known."""
         return self._transport.connected

@@ -19,7 +19,7 @@ from bunqueue_core.client.waiting import wait_for_result
 from bunqueue_core.model.errors import UnrecoverableError
 
 if TYPE_CHECKING:
-    from bunqueue_core.client.queue_events_async import QueueEvents
+    from bunqueue_core.client.queue_events import QueueEvents
 
 
 class Job(JobBase):

@@ -26,9 +26,10 @@ from bunqueue_core.model.errors import (
 from bunqueue_core.model.job import JobSpec
 from bunqueue_core.model.options import JobReader
 from bunqueue_core.model.payload import MAX_DATA_CHARACTERS, Packer, check_size
-from bunqueue_core.model.requests import Ack, Acknowledged, Failure, PullRequest, Pushed, Renewal
+from bunqueue_core.model.requests import Ack, Acknowledged, Event, Failure, PullRequest, Pushed, Renewal
 from bunqueue_core.model.rules import check_job_name
 from bunqueue_core.model.wire import WireEncoder
+from bunqueue_core.scheduling.repeat import Repeats
 
 if TYPE_CHECKING:
     from bunqueue_core.broker.protocol import Broker
@@ -45,7 +46,7 @@ class _Tools(threading.local):
 
     def __init__(self, strategies: Collection[str]) -> None:
         self.pack = Packer().pack
-        self.reader = JobReader(strategies)
+        self.reader = JobReader(strategies, Repeats().check_pattern)
         self.encoder = WireEncoder()
 
 
@@ -190,3 +191,11 @@ class LocalVerbs(Verbs):
         if not isinstance(response, dict):
             raise CommandError("Internal server error")
         return response
+
+    def subscribe(self, queue: str, listener: Callable[[dict[str, Any]], None]) -> Callable[[], None]:
+        """Call ``listener`` with the members of each event of ``queue``, in whatever thread it happens; returns what ends that."""
+
+        def told(event: Event) -> None:
+            listener(decode_frame(self._tools.encoder.event(event))["event"])
+
+        return self._broker.subscribe(told, queue)

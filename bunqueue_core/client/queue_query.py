@@ -16,7 +16,7 @@ from bunqueue_core.model.errors import CommandError
 from bunqueue_core.model.payload import widen
 
 if TYPE_CHECKING:
-    from bunqueue_core.client.queue_events_async import QueueEvents
+    from bunqueue_core.client.queue_events import QueueEvents
 
 #: Jobs that are asked for at once when all are wanted.
 PAGE = 1000

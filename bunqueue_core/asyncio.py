@@ -1,0 +1,12 @@
+"""The clients for asyncio: the same names and arguments as in ``bunqueue_core``, with ``await``."""
+
+from __future__ import annotations
+
+from bunqueue_core.client._worker_base import CancelSignal, ProcessorContext
+from bunqueue_core.client.connection_async import Connection
+from bunqueue_core.client.job_async import Job
+from bunqueue_core.client.queue_async import Queue
+from bunqueue_core.client.queue_events_async import QueueEvents
+from bunqueue_core.client.worker_async import Worker
+
+__all__ = ["CancelSignal", "Connection", "Job", "ProcessorContext", "Queue", "QueueEvents", "Worker"]
