@@ -144,6 +144,10 @@ class WebhookSettings(SettingsModel):
     retry_delay_ms: Annotated[int, Env("WEBHOOK_RETRY_DELAY_MS")] = Field(
         default=1_000, ge=0, le=MAX_MS, description="Wait before attempt n + 1 is this value × n."
     )
+    allow_private_networks: Annotated[bool, Env("WEBHOOK_ALLOW_PRIVATE_NETWORKS")] = Field(
+        default=False,
+        description="Let webhooks point to this machine and to private, link-local and reserved addresses too.",
+    )
 
 
 class LimitSettings(SettingsModel):
