@@ -7,6 +7,8 @@ from bunqueue_s3 import S3Backup, plugin
 from bunqueue_s3.settings import S3Backup as Settings
 from pydantic import ValidationError
 
+from bunqueue_core.config import BackupSettings
+from bunqueue_core.config import Settings as ServerSettings
 from bunqueue_core.model.errors import ConfigurationError
 from bunqueue_core.plugins import PluginManager
 
@@ -62,6 +64,14 @@ def test_secrets_are_not_part_of_the_representation() -> None:
     settings = Settings(bucket="b", access_key_id="k", secret_access_key=SECRET, session_token=SECRET)
 
     assert SECRET not in repr(settings)
+
+
+def test_a_server_that_would_seem_to_be_backed_up_does_not_start() -> None:
+    plugins = PluginManager({"s3": plugin}, entry_points=[])
+
+    with pytest.raises(ConfigurationError, match="cannot store backups yet"):
+        plugins.configure(ServerSettings(backup=BackupSettings(enabled=True, store=Settings(bucket="b"))))
+    plugins.configure(ServerSettings())
 
 
 def test_opening_it_says_that_it_cannot_store_yet() -> None:
