@@ -34,7 +34,9 @@ class ServerSettings(SettingsModel):
     http_port: Annotated[int, Env("HTTP_PORT")] = Field(
         default=6790, ge=0, le=65535, description="Port of HTTP, SSE and WebSocket; 0 lets the system choose."
     )
-    host: Annotated[str, Env("HOST")] = Field(default="0.0.0.0", description="Address that both listeners bind.")
+    host: Annotated[str, Env("HOST")] = Field(
+        default="0.0.0.0", min_length=1, description="Address that both listeners bind."
+    )
     tcp_socket_path: Annotated[str | None, Env("TCP_SOCKET_PATH")] = Field(
         default=None, description="Unix socket that the TCP protocol binds instead of host and port."
     )

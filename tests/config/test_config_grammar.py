@@ -82,6 +82,7 @@ def test_values_out_of_range_stop_the_start(resolved: Resolve, variable: str, te
             'telemetry.maxPrometheusQueues must be a finite number >= 0 (got "9")',
         ),
         ("server", "host", 5, "server.host must be a string (got 5)"),
+        ("server", "host", "", 'server.host: string should have at least 1 character (got "")'),
         ("auth", "requireAuthForMetrics", "yes", 'auth.requireAuthForMetrics must be true or false (got "yes")'),
         ("auth", "tokens", "secret", "auth.tokens must be an array of strings (got a string)"),
         ("auth", "tokens", [""], 'auth.tokens[0] must not be empty or whitespace-only (got "")'),
