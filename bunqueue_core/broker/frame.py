@@ -168,6 +168,7 @@ class LocalFrame(Broker):
             self._buffer = WriteBuffer(
                 journal, self._engine.marks, self._lock, ports.now, self._settled, self._critical
             )
+        self._in_loop = role == "server"
         self._host: Host = {"server": LoopHost, "embedded": ThreadHost, "manual": ManualHost}[role]()
         self._state: Literal["new", "open", "draining", "closed"] = "new"
         self._parked: dict[str, dict[ParkedPull, None]] = {}
@@ -405,7 +406,11 @@ class LocalFrame(Broker):
             buffer.add_waiter(_Committed(answer, value), now)
             if engine.events:
                 self._hold_events()
-            self._host.soon()
+            if self._in_loop:
+                self._host.soon()
+            else:
+                # Whoever waits for it commits; the thread sees to answers that nobody waits for.
+                self._host.at(now + FLUSH_INTERVAL_MS)
             if self._wakes or engine.timers.next() is not None:
                 self._arm()
             return answer
@@ -417,7 +422,7 @@ class LocalFrame(Broker):
         if self._flush_at is None and engine.marks.pending:
             self._flush_at = now + FLUSH_INTERVAL_MS
             self._host.at(self._flush_at)
-        elif engine.marks.fresh >= FLUSH_JOBS and self._flush_at:
+        if self._in_loop and engine.marks.fresh >= FLUSH_JOBS and self._flush_at:
             self._flush_at = 0
             self._host.soon()
         if self._wakes:
@@ -525,7 +530,7 @@ class LocalFrame(Broker):
             again = buffer.next_try(self._now())
             if again is not None:
                 when = again if when is None else min(when, again)
-            elif buffer.generation.waiters:
+            elif buffer.generation.waiters and self._in_loop:
                 when = 0
         if when is not None:
             self._host.at(when)

@@ -165,6 +165,10 @@ class WorkerRegistry:
         """Whether the worker was heard of within the time-out."""
         return "active" if self.now() - worker.last_seen < self.timeout_ms else "stale"
 
+    def has_active(self, queue: str) -> bool:
+        """Whether an active worker is registered for ``queue``."""
+        return any(queue in worker.queues and self.status(worker) == "active" for worker in self._workers.values())
+
     def totals(self) -> WorkerTotals:
         """Sums over all workers."""
         active = 0

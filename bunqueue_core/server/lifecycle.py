@@ -29,6 +29,7 @@ from bunqueue_core.model.errors import BunqueueError, ConfigurationError
 from bunqueue_core.model.options import JobReader
 from bunqueue_core.model.ports import Ports
 from bunqueue_core.plugins.manager import PluginManager
+from bunqueue_core.scheduling.repeat import Repeats
 from bunqueue_core.server.http.app import HttpApp, HttpOptions
 from bunqueue_core.server.http.listener import HttpServer
 from bunqueue_core.server.limits import ConnectionLimits, RateLimiter
@@ -162,10 +163,11 @@ class Server:
             workers=WorkerRegistry(
                 timeout_ms=settings.timeouts.worker_timeout_ms, now=self._ports.now, new_id=self._ports.new_token
             ),
-            reader=JobReader(self._plugins.strategies),
+            reader=JobReader(self._plugins.strategies, Repeats().check_pattern),
             version=__version__,
             tokens=settings.auth.tokens,
         )
+        broker.has_worker = services.workers.has_active
         tcp_sockets, tcp_address = self._bind("tcp", server.tcp_socket_path, server.host, server.tcp_port)
         http_sockets, http_address = self._bind("http", server.http_socket_path, server.host, server.http_port)
         await self._serve(services, context, tcp_sockets, http_sockets)

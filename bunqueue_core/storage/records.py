@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final, cast
 
 import msgpack
@@ -64,7 +65,8 @@ class RowBuilder:
     __slots__ = ("_pack",)
 
     def __init__(self) -> None:
-        self._pack = Packer().pack
+        # Blobs of our own keep integers as they are; only payloads follow the wire's rule for numbers.
+        self._pack: Callable[[Any], bytes] = msgpack.Packer(autoreset=True).pack
 
     @staticmethod
     def put_plain(job: Job) -> JobRow:
