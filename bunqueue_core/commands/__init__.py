@@ -16,6 +16,7 @@ from bunqueue_core.commands import (
     monitoring,
     producing,
     queries,
+    schedules,
 )
 from bunqueue_core.commands.session import Services, Session
 from bunqueue_core.commands.table import Command, Field, Members, Reply, collect
@@ -30,6 +31,7 @@ FAMILIES: Final = (
     control,
     dead_letters,
     limits,
+    schedules,
     monitoring,
     events,
 )

@@ -186,8 +186,9 @@ class Server:
         except OSError as error:
             where = path if path is not None else f"{host}:{port}"
             setting = f"server.{protocol}SocketPath" if path is not None else f"server.{protocol}Port or server.host"
+            reason = os.strerror(error.errno) if error.errno else str(error)
             raise ConfigurationError(
-                f"{protocol.upper()} cannot listen at {where}: {error.strerror or error}; choose another {setting}"
+                f"{protocol.upper()} cannot listen at {where}: {reason}; choose another {setting}"
             ) from error
         self._bound.extend(sockets)
         return sockets, Path(path) if path is not None else (host, sockets[0].getsockname()[1])
