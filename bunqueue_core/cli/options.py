@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from bunqueue_core.cli.output import fatal, warn
-from bunqueue_core.config.grammar import Misread, read_text
-from bunqueue_core.config.schema import Setting
 
 DEFAULT_HOST: Final = "localhost"
 DEFAULT_PORT: Final = 6789
@@ -33,24 +31,6 @@ _SWITCHES: Final[Mapping[str, str]] = {
     "--help": "help",
 }
 _ATTACHED = re.compile(r"-[Hpt][^-=].*")
-
-#: The port that a client connects to, as the grammar of numbers sees it.
-_CLIENT_PORT: Final = Setting(
-    section="client",
-    name="port",
-    variables=_PORT_VARIABLES,
-    kind="integer",
-    optional=False,
-    unit=None,
-    minimum=1,
-    maximum=65535,
-    choices=(),
-    secret=False,
-    numeric_text=True,
-    required=False,
-    default=DEFAULT_PORT,
-    description="Port of the server.",
-)
 
 
 @dataclass(slots=True)
@@ -93,20 +73,52 @@ class Globals:
         option, value = self.given.get("port", ("", None))
         if value:
             try:
-                return int(read_text(_CLIENT_PORT, value, option))
-            except Misread as error:
+                return _read_port(value, option)
+            except ValueError as error:
                 fatal(str(error))
         name = next((name for name in _PORT_VARIABLES if environ.get(name, "").strip()), None)
         if name is None:
             return DEFAULT_PORT
         try:
-            return int(read_text(_CLIENT_PORT, environ[name], name))
-        except Misread:
+            return _read_port(environ[name], name)
+        except ValueError:
             warn(
                 f'Invalid env port "{environ[name]}" ({name}: expected a whole number between 1 and 65535). '
                 f"Using {DEFAULT_PORT}."
             )
             return DEFAULT_PORT
+
+
+def _read_port(text: str, name: str) -> int:
+    """Read a port in the grammar of the server's configuration.
+
+    Raises:
+        ValueError: it is none; the text names it, as typed.
+    """
+    # Imported when there is one: the settings' models take longer to load than most commands take.
+    from bunqueue_core.config.grammar import Misread, read_text
+    from bunqueue_core.config.schema import Setting
+
+    port = Setting(
+        section="client",
+        name="port",
+        variables=_PORT_VARIABLES,
+        kind="integer",
+        optional=False,
+        unit=None,
+        minimum=1,
+        maximum=65535,
+        choices=(),
+        secret=False,
+        numeric_text=True,
+        required=False,
+        default=DEFAULT_PORT,
+        description="Port of the server.",
+    )
+    try:
+        return int(read_text(port, text, name))
+    except Misread as error:
+        raise ValueError(str(error)) from None
 
 
 def split(arguments: Sequence[str]) -> tuple[Globals, list[str]]:
