@@ -11,7 +11,7 @@ from bunqueue_core.model.job import Location
 from bunqueue_core.model.payload import Packed
 from bunqueue_core.model.requests import DlqConfig
 from bunqueue_postgres import arrays
-from bunqueue_postgres.records import Record, pack, pack_dead, pack_past
+from bunqueue_postgres.records import Record, pack, pack_dead, pack_past, unpack
 from bunqueue_postgres.sqlfiles import Queries
 from bunqueue_postgres.transitions import Outcome
 
@@ -148,8 +148,6 @@ def read_extras(blob: bytes | None, count: int) -> list[dict[str, Any] | None]:
     """Undo :func:`pack_extras`."""
     if blob is None:
         return [None] * count
-    from bunqueue_postgres.records import unpack
-
     return [
         None
         if extra is None

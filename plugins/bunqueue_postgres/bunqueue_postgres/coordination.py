@@ -15,6 +15,7 @@ from psycopg.types.numeric import Int4, Int8
 
 from bunqueue_core.model.errors import BunqueueError, ConfigurationError
 from bunqueue_postgres import arrays
+from bunqueue_postgres.events import EVENTS_KEPT
 
 if TYPE_CHECKING:
     from bunqueue_postgres.broker import PostgresBroker
@@ -32,6 +33,9 @@ MAINTENANCE_S: Final = 60.0
 #: Seconds until maintenance that failed is tried again.
 RETRY_S: Final = 1.0
 
+#: Seconds between rounds in which events beyond a queue's bound are removed.
+PRUNE_S: Final = 5.0
+
 #: Longest sleep at once, seconds; a longer one is resumed.
 LONGEST_SLEEP_S: Final = 86_400.0
 
@@ -43,9 +47,9 @@ class Coordinator:
 
     def __init__(self, broker: PostgresBroker) -> None:
         self._broker = broker
-        self._settings = broker._settings
-        self._database = broker._database
-        self._queries = broker._queries
+        self._settings = broker.settings
+        self._database = broker.database
+        self._queries = broker.queries
         self.session = uuid.uuid4()
         self.brokers = 0  #: live brokers of the namespace, as of the last heartbeat
         self._fenced = False
@@ -53,6 +57,7 @@ class Coordinator:
         self._announcing: asyncio.Task[None] | None = None
         self._announce_again = False
         self._crowded: set[int] = set()
+        self._pruned_to = 0
         self._poke = asyncio.Event()
         self._stopping = asyncio.Event()
 
@@ -60,7 +65,7 @@ class Coordinator:
 
     @property
     def _ns(self) -> int:
-        return self._broker._ns
+        return self._broker.ns
 
     @property
     def _channel(self) -> str:
@@ -82,6 +87,7 @@ class Coordinator:
             create(self._every(settings.heartbeat_ms / 1000, self._beat, "heartbeat")),
             create(self._every(settings.recovery_ms / 1000, self._recover, "recovery")),
             create(self._every(MAINTENANCE_S, self._maintain, "maintenance")),
+            create(self._every(PRUNE_S, self._prune_events, "event-retention")),
             create(self._poll()),
             create(self._listen()),
         ]
@@ -111,7 +117,7 @@ class Coordinator:
             try:
                 await work()
             except (psycopg.Error, BunqueueError) as error:
-                self._broker._log(
+                self._broker.log(
                     "warning", "PostgreSQL maintenance failed", subject=subject, error=type(error).__name__
                 )
                 self._broker.problem(subject, "the database is not reachable for coordination")
@@ -151,7 +157,7 @@ class Coordinator:
         if await self._register():
             self._fenced = False
             self._broker.problem("session", None)
-            self._broker._log(
+            self._broker.log(
                 "warning", "PostgreSQL broker session was lost and begun anew", broker=self._broker.broker_id
             )
         else:
@@ -174,6 +180,13 @@ class Coordinator:
         for queue_id in crowded:
             await self._broker.trim_dead_letters(queue_id)
 
+    async def _prune_events(self) -> None:
+        rows = await self._database.run(
+            self._queries.prune_events, (Int4(self._ns), Int8(self._pruned_to), Int8(EVENTS_KEPT))
+        )
+        if rows and rows[0][0] is not None:
+            self._pruned_to = rows[0][0]
+
     def crowded(self, queue_ids: set[int]) -> None:
         """Dead letters of these queues may exceed their bound."""
         self._crowded |= queue_ids
@@ -181,7 +194,8 @@ class Coordinator:
     # -- wake-ups -----------------------------------------------------------------------------------------------------
 
     def announce(self) -> None:
-        """Something changed that pulls or waits at other brokers may want: notify them, soon and once for many changes."""
+        """Something was committed that pulls, waits or listeners of other brokers may want: notify them, soon, once for many."""
+        self._broker.feed.poke()
         if self.brokers < 2 or self._stopping.is_set():
             return
         if self._announcing is not None and not self._announcing.done():
@@ -268,6 +282,7 @@ class Coordinator:
         ids = broker.waited
         if ids:
             await broker.look_at_waits(ids)
+        broker.feed.poke()
 
 
 async def wait_for(event: asyncio.Event, seconds: float) -> bool:

@@ -54,6 +54,7 @@ class Database:
         self._probe: asyncio.Task[None] | None = None
         self._reason: str | None = None
         self._pool: AsyncConnectionPool[Connection] | None = None
+        self.gate: asyncio.Task[None] | None = None  #: what every new statement waits for, if anything
         self.statements = 0  #: statements and transactions that were run
         self.own_backends: set[int] = set()  #: process ids of this broker's connections, to know its own notifications
         adapters = psycopg.adapt.AdaptersMap(psycopg.adapters)
@@ -140,10 +141,10 @@ class Database:
 
     # -- work ---------------------------------------------------------------------------------------------------------
 
-    async def run(self, query: bytes, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
+    async def run(self, query: bytes, parameters: Sequence[Any], *, first: bool = False) -> list[tuple[Any, ...]]:
         """Run one statement in a transaction of its own and return its rows.
 
-        A conflict between transactions that rolled it back is tried once more.
+        A conflict between transactions that rolled it back is tried once more. With ``first`` it does not wait for the gate.
 
         Raises:
             BackendBusy: too many statements wait already.
@@ -156,7 +157,7 @@ class Database:
             await cursor.execute(query, parameters)
             return await cursor.fetchall() if cursor.description is not None else []
 
-        return await self._admitted(body)
+        return await self._admitted(body, first)
 
     async def transaction(self, body: Callable[[Connection], Awaitable[T]]) -> T:
         """Run ``body`` in one transaction. It may be called twice, and must therefore begin from its own inputs each time."""
@@ -167,11 +168,13 @@ class Database:
 
         return await self._admitted(within)
 
-    async def _admitted(self, body: Callable[[Connection], Awaitable[T]]) -> T:
+    async def _admitted(self, body: Callable[[Connection], Awaitable[T]], first: bool = False) -> T:
         if self._closing or self._pool is None:
             raise BrokerClosed("the broker is closed")
         if self._reason is not None:
             raise StorageUnavailable(self._reason)
+        if self.gate is not None and not first:
+            await asyncio.wait([self.gate])
         if self._active >= self._limit:
             await self._wait_for_turn()
         self._active += 1

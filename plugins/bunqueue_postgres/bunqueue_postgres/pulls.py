@@ -61,6 +61,7 @@ class PullDesk:
         self._pending: deque[Waiter] = deque()
         self.parked: dict[Waiter, None] = {}  #: in order of arrival
         self._turns = 0
+        self._draining = False
         self._running = False
         self._woken = 0  #: jobs announced while a claim was under way, which it may have missed
         self._due: asyncio.TimerHandle | None = None
@@ -80,7 +81,7 @@ class PullDesk:
         """``jobs`` jobs became claimable: let as many parked pulls as they can serve look again, the longest waiting first."""
         if self._running:
             self._woken += jobs
-        if self.parked:
+        if self.parked and not self._draining:
             self._unpark(jobs)
             self._kick()
 
@@ -106,6 +107,10 @@ class PullDesk:
                 self._drop(waiter)
                 waiter.answer.settle([])
         self._rest()
+
+    def drain(self) -> None:
+        """Claim nothing any more; pulls wait out their time."""
+        self._draining = True
 
     def close(self) -> None:
         """Answer every pull empty."""
@@ -203,13 +208,14 @@ class PullDesk:
     async def _serve(self, waiters: list[Waiter]) -> None:
         self._woken = 0
         try:
-            claimed = await self._claim(self, waiters)
+            claimed = [[] for _ in waiters] if self._draining else await self._claim(self, waiters)
         except Exception as error:
             for waiter in waiters:
                 self._drop(waiter)
                 waiter.answer.fail(error)
             return
         empty: list[Waiter] = []
+        deliveries: list[Delivery]
         for waiter, deliveries in zip(waiters, claimed, strict=True):
             if waiter.cancelled:
                 if deliveries:

@@ -11,7 +11,7 @@ from bunqueue_core.plugins.drivers import StorageSettings
 
 #: What the broker offers.
 CAPABILITIES: Final = Capabilities(
-    driver="postgres", embedded=False, multi_broker=True, persistent=True, snapshots=False, events=False
+    driver="postgres", embedded=False, multi_broker=True, persistent=True, snapshots=False
 )
 
 #: Largest duration that a setting takes, ms: 2**53 - 1, which every client's number type holds exactly.

@@ -20,13 +20,16 @@ class Queries:
     ack: bytes
     beat: bytes
     claim: bytes
+    completed: bytes
     counts: bytes
     dead: bytes
     dead_surplus: bytes
     erase: bytes
     expire: bytes
     expired: bytes
+    feed: bytes
     held: bytes
+    held_count: bytes
     journal: bytes
     list: bytes
     lock: bytes
@@ -35,6 +38,7 @@ class Queries:
     policies: bytes
     priorities: bytes
     probe: bytes
+    prune_events: bytes
     push: bytes
     push_named: bytes
     queue: bytes
@@ -47,7 +51,9 @@ class Queries:
     set_paused: bytes
     set_policies: bytes
     set_progress: bytes
+    snapshot: bytes
     states: bytes
+    totals: bytes
     unregister_broker: bytes
 
 

@@ -155,7 +155,8 @@ CREATE TABLE IF NOT EXISTS bunqueue.brokers (
 );
 
 -- The outbox: one row a statement, queue and kind of event, written in the transaction that makes it true. Readers follow it in
--- commit order by transaction snapshots (see events.py); notifications only wake them.
+-- commit order by transaction snapshots (see events.py); notifications only wake them. size: its events that are kept; skipped: the
+-- first ones of extra whose events were pruned.
 CREATE TABLE IF NOT EXISTS bunqueue.events (
     id int8 GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     xid xid8 NOT NULL DEFAULT pg_current_xact_id(),
@@ -163,6 +164,7 @@ CREATE TABLE IF NOT EXISTS bunqueue.events (
     ns int4 NOT NULL,
     queue_id int4 NOT NULL,
     size int4 NOT NULL,
+    skipped int4 NOT NULL DEFAULT 0,
     type text NOT NULL,
     ids text[] NOT NULL,
     extra bytea

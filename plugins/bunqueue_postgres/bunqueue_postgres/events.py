@@ -1,0 +1,146 @@
+"""Events for local listeners, read back from the outbox, so that all brokers' events come in one order and after their commit.
+
+The feed remembers a transaction snapshot and asks for what became visible since (``feed.sql``). It reads only while somebody
+listens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+import psycopg
+from psycopg.types.numeric import Int4
+
+from bunqueue_core.model.errors import BunqueueError
+from bunqueue_core.model.payload import Packed
+from bunqueue_core.model.requests import Event
+from bunqueue_postgres import arrays
+from bunqueue_postgres.changes import read_extras
+from bunqueue_postgres.keys import unescape
+
+if TYPE_CHECKING:
+    from bunqueue_postgres.broker import PostgresBroker
+
+#: Events kept per queue.
+EVENTS_KEPT: Final = 10_000
+
+Listener = Callable[[Event], None]
+
+
+class Subscription:
+    """One listener, of one queue or of all."""
+
+    __slots__ = ("listener", "queue")
+
+    def __init__(self, listener: Listener, queue: str | None) -> None:
+        self.listener = listener
+        self.queue = queue
+
+
+class Feed:
+    """The outbox as the broker's listeners see it. Belongs to the broker's event loop."""
+
+    def __init__(self, broker: PostgresBroker) -> None:
+        self._broker = broker
+        self._subscriptions: list[Subscription] = []
+        self._xmax: str | None = None
+        self._open: list[str] = []
+        self._reading: asyncio.Task[None] | None = None
+        self._again = False
+        self._beginning = False
+
+    @property
+    def active(self) -> bool:
+        """Whether anybody listens."""
+        return bool(self._subscriptions)
+
+    def subscribe(self, listener: Listener, queue: str | None) -> Callable[[], None]:
+        """See ``Broker.subscribe``.
+
+        The first subscription takes the snapshot from which it begins; statements of this broker wait for it, so
+        that whatever is done after this call is heard of.
+        """
+        subscription = Subscription(listener, queue)
+        self._subscriptions.append(subscription)
+        if self._xmax is None and not self._beginning:
+            self._beginning = True
+            self._broker.hold_statements(self._begin())
+
+        def end() -> None:
+            if subscription in self._subscriptions:
+                self._subscriptions.remove(subscription)
+            if not self._subscriptions:
+                self._xmax = None
+
+        return end
+
+    async def _begin(self) -> None:
+        try:
+            ((self._xmax, self._open),) = await self._broker.run_first(self._broker.queries.snapshot, ())
+        finally:
+            self._beginning = False
+
+    def poke(self) -> None:
+        """Something may have been committed."""
+        if not self._subscriptions:
+            return
+        if self._reading is not None and not self._reading.done():
+            self._again = True
+            return
+        self._reading = self._broker.spawn(self._read())
+
+    async def _read(self) -> None:
+        while True:
+            self._again = False
+            try:
+                await self._look()
+            except (psycopg.Error, BunqueueError):
+                return  # the next poll looks again, from the same snapshot
+            if not self._again:
+                return
+
+    async def _look(self) -> None:
+        if self._xmax is None:
+            if self._beginning or not self._subscriptions:
+                return
+            # The first look failed: begin now.
+            ((self._xmax, self._open),) = await self._broker.run(self._broker.queries.snapshot, ())
+            return
+        rows = await self._broker.run(
+            self._broker.queries.feed, (Int4(self._broker.ns), self._xmax, arrays.texts(self._open))
+        )
+        if rows[0][2] is not None:
+            results = await self._results(rows)
+            for row in rows:
+                self._deliver(row, results)
+        if self._subscriptions:
+            self._xmax, self._open = rows[0][:2]
+
+    async def _results(self, rows: list[tuple[Any, ...]]) -> dict[str, bytes]:
+        """Results of completed jobs, which the outbox does not repeat."""
+        keys = [key for row in rows if row[2] == "completed" for key in row[5]]
+        if not keys:
+            return {}
+        found = await self._broker.run(self._broker.queries.completed, (Int4(self._broker.ns), arrays.texts(keys)))
+        return dict(found)
+
+    def _deliver(self, row: tuple[Any, ...], results: dict[str, bytes]) -> None:
+        _, _, type, queue, at, keys, blob, skipped = row
+        extras = read_extras(blob, len(keys) + skipped)[skipped:]
+        if not keys:
+            self._tell(Event(type, queue, "", at, extras[0] if extras else None))
+            return
+        for key, extra in zip(keys, extras, strict=True):
+            if type == "completed" and key in results:
+                extra = {"data": Packed(results[key])}
+            self._tell(Event(type, queue, unescape(key), at, extra))
+
+    def _tell(self, event: Event) -> None:
+        for subscription in tuple(self._subscriptions):
+            if subscription.queue is None or subscription.queue == event.queue:
+                try:
+                    subscription.listener(event)
+                except Exception as error:
+                    self._broker.log("error", "a listener failed", event=event.type, error=repr(error))

@@ -1,0 +1,1 @@
+"""The broker's verbs, one module a family."""

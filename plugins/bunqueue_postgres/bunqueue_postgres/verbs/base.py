@@ -1,0 +1,248 @@
+"""What all verbs stand on: the broker's state, its ways to run statements, and decisions on locked jobs."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import uuid
+from collections.abc import Callable, Coroutine, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+
+import psycopg
+from psycopg.types.numeric import Int4
+
+from bunqueue_core.answer import Answer
+from bunqueue_core.broker.protocol import Broker
+from bunqueue_core.model.errors import (
+    BrokerClosed,
+    BunqueueError,
+)
+from bunqueue_core.plugins.drivers import OpenContext
+from bunqueue_postgres import arrays, transitions
+from bunqueue_postgres.changes import Changes
+from bunqueue_postgres.coordination import Coordinator
+from bunqueue_postgres.database import Connection, Database
+from bunqueue_postgres.errors import translate
+from bunqueue_postgres.events import Feed
+from bunqueue_postgres.marks import Marks
+from bunqueue_postgres.pulls import PullDesk
+from bunqueue_postgres.records import (
+    OptionsCodec,
+    Record,
+    RecordReader,
+    read_dlq_config,
+    read_stall_config,
+)
+from bunqueue_postgres.settings import CAPABILITIES, PostgresStorage
+from bunqueue_postgres.sqlfiles import load_queries
+
+if TYPE_CHECKING:
+    from bunqueue_postgres.broker import PostgresBroker
+
+T = TypeVar("T")
+
+#: Jobs that one step of recovery, release or shutdown handles.
+STEP_ROWS: Final = 500
+
+
+class BrokerBase(Broker):
+    """State and shared steps. Verbs live in the classes that derive from it, one module a family."""
+
+    capabilities = CAPABILITIES
+
+    def __init__(self, settings: PostgresStorage, context: OpenContext) -> None:
+        self.settings = settings
+        self.ports = context.ports
+        self.log = context.log
+        self.queries = load_queries()
+        self.broker_id = settings.broker_id or (
+            f"{socket.gethostname()}:{os.getpid()}:{uuid.UUID(context.ports.new_id()).hex[-12:]}"
+        )
+        self.database = Database(settings, self.broker_id, self._database_changed)
+        self.codec = OptionsCodec()
+        self.reader = RecordReader(self.codec)
+        self.ns = 0
+        self.started = False
+        self.closing = False
+        self.draining = False
+        self._closed: Answer[None] | None = None
+        self.tasks: set[asyncio.Task[None]] = set()
+        self._queue_ids: dict[str, int] = {}
+        self._desks: dict[str, PullDesk] = {}
+        self.marks = Marks()
+        self.held: dict[str, str] = {}  #: job id → session, of deliveries that a session would hand back
+        self._sessions: dict[str, dict[str, int]] = {}  #: session → job id → started_at of the delivery
+        self.waits: dict[str, list[Answer[tuple[bool, bytes | None]]]] = {}
+        self.totals = {"pushed": 0, "pulled": 0, "completed": 0, "failed": 0}
+        self._since: dict[str, tuple[str, int]] = {}  #: open problems by subject: text, first seen (epoch ms)
+        self.coordinator = Coordinator(cast("PostgresBroker", self))
+        self.feed = Feed(cast("PostgresBroker", self))
+
+    # -- work ---
+
+    def problem(self, subject: str, text: str | None) -> None:
+        """Open (``text``) or end (None) a problem that makes the broker unready."""
+        if text is None:
+            self._since.pop(subject, None)
+        elif subject not in self._since:
+            self._since[subject] = (text, self.ports.now())
+            self.log("error", "PostgreSQL storage is degraded", subject=subject, problem=text)
+
+    def _database_changed(self, reason: str | None) -> None:
+        self.problem("database", reason)
+        if reason is None:
+            self.coordinator.reconnected()
+
+    async def run(self, query: bytes, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
+        """Run one statement; see :meth:`Database.run`."""
+        return await self.database.run(query, parameters)
+
+    async def run_first(self, query: bytes, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
+        """Run one statement although others are held back."""
+        return await self.database.run(query, parameters, first=True)
+
+    def hold_statements(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do ``work`` before any statement that has not begun."""
+
+        async def gate() -> None:
+            try:
+                await work
+            except (psycopg.Error, BunqueueError) as error:
+                self.log("warning", "PostgreSQL event feed could not begin", error=type(error).__name__)
+            finally:
+                self.database.gate = None
+
+        self.database.gate = self.spawn(gate())
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+        return task
+
+    def answer(self, work: Coroutine[Any, Any, T]) -> Answer[T]:
+        """The answer of a verb that needs its own statements."""
+        answer: Answer[T] = Answer()
+
+        async def run() -> None:
+            try:
+                answer.settle(await work)
+            except psycopg.Error as error:
+                answer.fail(translate(error))
+            except asyncio.CancelledError:
+                answer.fail(BrokerClosed("the broker is closed"))
+                raise
+            except Exception as error:
+                answer.fail(error)
+
+        self.spawn(run())
+        return answer
+
+    def refusal(self) -> BunqueueError | None:
+        if self.closing or not self.started:
+            return BrokerClosed("the broker is closed" if self.closing else "the broker is not started")
+        return None
+
+    def command(self, work: Callable[..., Coroutine[Any, Any, T]], *arguments: Any) -> Answer[T]:
+        """The answer of a verb that needs its own statements, unless the broker takes no work."""
+        refusal = self.refusal()
+        return Answer.failed(refusal) if refusal is not None else self.answer(work(*arguments))
+
+    def read_queue(self, query: bytes, queue: str) -> Answer[list[tuple[Any, ...]]]:
+        """Rows of a statement that takes the namespace and the name of a queue."""
+        return self.command(self.run, query, (Int4(self.ns), queue))
+
+    # -- hints ---
+
+    def wake(self, queue: str, jobs: int) -> None:
+        """``jobs`` jobs of ``queue`` became claimable."""
+        desk = self._desks.get(queue)
+        if desk is not None:
+            desk.wake(jobs)
+
+    @property
+    def desks(self) -> dict[str, PullDesk]:
+        """Queues with pulls at this broker."""
+        return self._desks
+
+    async def queue_id(self, name: str) -> int | None:
+        """Number of a queue, None if it is not registered."""
+        known = self._queue_ids.get(name)
+        if known is None:
+            rows = await self.database.run(self.queries.queue, (Int4(self.ns), name))
+            if not rows:
+                return None
+            known = self._queue_ids[name] = rows[0][0]
+        return known
+
+    def let_go(self, id: str) -> None:
+        session = self.held.pop(id, None)
+        if session is not None:
+            jobs = self._sessions.get(session)
+            if jobs is not None:
+                jobs.pop(id, None)
+                if not jobs:
+                    del self._sessions[session]
+
+    # -- decisions on locked jobs -------------------------------------------------------------------------------------
+
+    def policies(self, record: Record) -> transitions.Policies:
+        return transitions.Policies(record.stall, record.dlq, self.ports.random)
+
+    async def lock(self, connection: Connection, keys: list[str]) -> tuple[int, dict[str, Record]]:
+        """Lock jobs; gives the time and their records by key."""
+        cursor = connection.cursor(binary=True)
+        await cursor.execute(self.queries.lock, (Int4(self.ns), arrays.texts(sorted(keys))))
+        records: dict[str, Record] = {}
+        now = 0
+        for row in await cursor.fetchall():
+            record = self.reader.record(row[:-3])
+            record.stall = read_stall_config(row[-2])
+            record.dlq = read_dlq_config(row[-1])
+            now = max(now, row[-3])
+            records[record.key] = record
+        return now, records
+
+    async def decide(
+        self, keys: list[str], decide: Callable[[Record, int], transitions.Outcome | None], *, pick: Any = None
+    ) -> int:
+        """Lock jobs, ask ``decide`` what becomes of each (None: nothing), and write it. Gives the number that changed."""
+
+        async def body(connection: Connection) -> tuple[int, Changes]:
+            chosen = keys if pick is None else await pick(connection)
+            now, records = await self.lock(connection, chosen)
+            changes = Changes(now)
+            changed = 0
+            for record in records.values():
+                outcome = decide(record, now)
+                if outcome is not None:
+                    changes.add(record, outcome, record.dlq)
+                    changed += 1
+            if changed:
+                await changes.write(connection, self.queries, self.ns)
+            return changed, changes
+
+        changed, changes = await self.database.transaction(body)
+        self.written(changes)
+        return changed
+
+    def written(self, changes: Changes) -> None:
+        """Tell whoever waits what a committed transaction changed."""
+        for queue, jobs in changes.ready.items():
+            # They may stand before what was claimed last.
+            self.marks.forget(queue)
+            self.wake(queue, jobs)
+        for queue, delay in changes.due.items():
+            desk = self._desks.get(queue)
+            if desk is not None:
+                desk.wake_in(delay)
+        for id in changes.ended:
+            self.let_go(id)
+            for answer in self.waits.pop(id, ()):
+                answer.settle((False, None))
+        self.totals["failed"] += len(changes.ended)
+        if changes.crowded:
+            self.coordinator.crowded(changes.crowded)
+        if changes.ready or changes.ended or changes.due:
+            self.coordinator.announce()

@@ -1,0 +1,167 @@
+"""Dead letters."""
+
+from __future__ import annotations
+
+from psycopg.types.numeric import Int4, Int8
+
+from bunqueue_core.answer import Answer
+from bunqueue_core.model.job import Location
+from bunqueue_core.model.requests import (
+    DlqConfig,
+    DlqEntry,
+    DlqFilter,
+    StallConfig,
+)
+from bunqueue_postgres import arrays, transitions
+from bunqueue_postgres.changes import Changes
+from bunqueue_postgres.database import Connection
+from bunqueue_postgres.keys import to_key
+from bunqueue_postgres.records import (
+    Record,
+    pack_dlq_config,
+    pack_stall_config,
+    read_dlq_config,
+    read_stall_config,
+)
+from bunqueue_postgres.verbs.base import STEP_ROWS, BrokerBase
+
+
+class DeadLettering(BrokerBase):
+    """The dead-letter verbs."""
+
+    # -- dead letters -------------------------------------------------------------------------------------------------
+
+    def dead_letters(self, queue: str, count: int | None, filter: DlqFilter | None) -> Answer[list[DlqEntry]]:
+        refusal = self.refusal()
+        if refusal is not None:
+            return Answer.failed(refusal)
+
+        async def work() -> list[DlqEntry]:
+            return [record.dead_letter() for record in await self._dead(queue, count, filter)]
+
+        return self.answer(work())
+
+    async def _dead(self, queue: str, count: int | None, filter: DlqFilter | None) -> list[Record]:
+        """Dead letters of ``queue``, oldest first: those that match, then the first ``count``."""
+        limit = self.settings.max_snapshot_jobs if count is None or filter is not None else max(0, count)
+        rows = await self.database.run(
+            self.queries.dead, (Int4(self.ns), queue, Int8(min(limit, self.settings.max_snapshot_jobs)))
+        )
+        keys = [key for (key,) in rows]
+        read = await self.database.run(self.queries.read, (Int4(self.ns), arrays.texts(keys)))
+        by_key = {row[0]: (self.reader.record(row[:-1]), row[-1]) for row in read}
+        records = [by_key[key] for key in keys if key in by_key and by_key[key][0].dead is not None]
+        if filter is None:
+            return [record for record, _ in records]
+        matching = [record for record, now in records if _matches(record.dead_letter(), filter, now)]
+        matching = matching[max(0, filter.offset) :]
+        if filter.limit:
+            matching = matching[: filter.limit]
+        return matching if count is None else matching[: max(0, count)]
+
+    def retry_dead_letters(
+        self, queue: str, id: str | None = None, count: int | None = None, filter: DlqFilter | None = None
+    ) -> Answer[int]:
+        return self.command(self._retry_dead_letters, queue, id, count, filter)
+
+    async def _retry_dead_letters(self, queue: str, id: str | None, count: int | None, filter: DlqFilter | None) -> int:
+        if filter is not None:
+            keys = [record.key for record in await self._dead(queue, None, filter)]
+        elif id is not None:
+            keys = [to_key(id)]
+        else:
+            keys = [record.key for record in await self._dead(queue, count, None)]
+
+        def decide(record: Record, now: int) -> transitions.Outcome | None:
+            if record.job.location != Location.DEAD or record.job.queue != queue:
+                return None
+            return transitions.retried(record.job, now, record.dead_letter())
+
+        retried = 0
+        for at in range(0, len(keys), STEP_ROWS):
+            retried += await self.decide(keys[at : at + STEP_ROWS], decide)
+        return retried
+
+    def remove_dead_letter(self, queue: str, id: str) -> Answer[bool]:
+        refusal = self.refusal()
+        if refusal is not None:
+            return Answer.failed(refusal)
+        return self.answer(self._erase_dead(queue, [to_key(id)])).map(bool)
+
+    def purge_dead_letters(self, queue: str) -> Answer[int]:
+        return self.command(self._purge, queue)
+
+    async def _purge(self, queue: str) -> int:
+        purged = 0
+        while True:
+            rows = await self.database.run(self.queries.dead, (Int4(self.ns), queue, Int8(STEP_ROWS)))
+            erased = await self._erase_dead(queue, [key for (key,) in rows]) if rows else 0
+            purged += erased
+            if not erased:
+                return purged
+
+    async def _erase_dead(self, queue: str, keys: list[str]) -> int:
+        async def body(connection: Connection) -> int:
+            now, records = await self.lock(connection, keys)
+            changes = Changes(now)
+            erased = 0
+            for record in records.values():
+                if record.job.location == Location.DEAD and record.job.queue == queue:
+                    changes.erase(record)
+                    erased += 1
+            if erased:
+                await changes.write(connection, self.queries, self.ns)
+            return erased
+
+        return await self.database.transaction(body)
+
+    def dlq_config(self, queue: str) -> Answer[DlqConfig]:
+        return self.read_queue(self.queries.queue, queue).map(
+            lambda rows: read_dlq_config(rows[0][3] if rows else None)
+        )
+
+    def set_dlq_config(self, queue: str, config: DlqConfig) -> Answer[None]:
+        return self._set_policies(queue, None, config)
+
+    def stall_config(self, queue: str) -> Answer[StallConfig]:
+        return self.read_queue(self.queries.queue, queue).map(
+            lambda rows: read_stall_config(rows[0][2] if rows else None)
+        )
+
+    def set_stall_config(self, queue: str, config: StallConfig) -> Answer[None]:
+        return self._set_policies(queue, config, None)
+
+    def _set_policies(self, queue: str, stall: StallConfig | None, dlq: DlqConfig | None) -> Answer[None]:
+        async def work() -> None:
+            rows = await self.database.run(
+                self.queries.set_policies,
+                (
+                    Int4(self.ns),
+                    queue,
+                    None if stall is None else pack_stall_config(stall),
+                    None if dlq is None else pack_dlq_config(dlq),
+                ),
+            )
+            if dlq is not None:
+                await self.database.run(self.queries.dead_surplus, (Int4(rows[0][0]), Int8(dlq.max_entries)))
+
+        return self.command(work)
+
+    async def trim_dead_letters(self, queue_id: int) -> None:
+        """Remove the oldest dead letters of a queue beyond its bound."""
+        rows = await self.database.run(self.queries.policies, (Int4(queue_id),))
+        for (dlq,) in rows:
+            bound = read_dlq_config(dlq).max_entries
+            await self.database.run(self.queries.dead_surplus, (Int4(queue_id), Int8(bound)))
+
+
+def _matches(entry: DlqEntry, filter: DlqFilter, now: int) -> bool:
+    if filter.reason is not None and entry.reason != filter.reason:
+        return False
+    if filter.older_than is not None and entry.entered_at > filter.older_than:
+        return False
+    if filter.newer_than is not None and entry.entered_at < filter.newer_than:
+        return False
+    if filter.retriable and (entry.next_retry_at is None or entry.next_retry_at > now):
+        return False
+    return not filter.expired or (entry.expires_at is not None and entry.expires_at <= now)

@@ -1,0 +1,210 @@
+"""Questions: jobs, states, results, counts, listings, and waiting for an outcome."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+from typing import Any, Final
+
+from psycopg.types.numeric import Int4, Int8
+
+from bunqueue_core.answer import Answer
+from bunqueue_core.model.errors import (
+    NotFound,
+)
+from bunqueue_core.model.job import JobState, Location
+from bunqueue_core.model.requests import (
+    Counts,
+    JobView,
+    Page,
+)
+from bunqueue_core.plugins.drivers import OpenContext
+from bunqueue_postgres import arrays
+from bunqueue_postgres.gather import Call, Gatherer
+from bunqueue_postgres.keys import to_key
+from bunqueue_postgres.records import (
+    state_from_columns,
+)
+from bunqueue_postgres.settings import PostgresStorage
+from bunqueue_postgres.verbs.base import BrokerBase
+
+_LISTED_STATES: Final[tuple[JobState, ...]] = (
+    "waiting",
+    "prioritized",
+    "delayed",
+    "waiting-children",
+    "active",
+    "completed",
+    "failed",
+)
+
+
+class Inspecting(BrokerBase):
+    """The verbs that only read."""
+
+    def __init__(self, settings: PostgresStorage, context: OpenContext) -> None:
+        super().__init__(settings, context)
+        self._state_reads: Gatherer[Sequence[str]] = Gatherer(self._flush_states, self.spawn)
+        self._result_reads: Gatherer[Sequence[str]] = Gatherer(self._flush_results, self.spawn)
+        self._job_reads: Gatherer[Sequence[str]] = Gatherer(self._flush_jobs, self.spawn)
+
+    # -- query --------------------------------------------------------------------------------------------------------
+
+    def job(self, id: str) -> Answer[JobView | None]:
+        refusal = self.refusal()
+        if refusal is not None:
+            return Answer.failed(refusal)
+        return self._job_reads.add([id], 1).map(_first)
+
+    async def _flush_jobs(self, calls: list[Call[Sequence[str]]]) -> None:
+        keys = list({to_key(id) for call in calls for id in call.input})
+        views = await self._views(keys)
+        for call in calls:
+            call.answer.settle([views.get(to_key(id)) for id in call.input])
+
+    async def _views(self, keys: list[str]) -> dict[str, JobView]:
+        rows = await self.database.run(self.queries.read, (Int4(self.ns), arrays.texts(keys)))
+        return {row[0]: self.reader.record(row[:-1]).view(row[-1]) for row in rows}
+
+    def job_by_custom_id(self, custom_id: str) -> Answer[JobView | None]:
+        return self.job(custom_id).map(
+            lambda view: view if view is not None and view.job.custom_id is not None else None
+        )
+
+    def jobs(self, queue: str, states: Sequence[JobState], page: Page) -> Answer[list[JobView]]:
+        return self.command(self._jobs, queue, states, page)
+
+    async def _jobs(self, queue: str, states: Sequence[JobState], page: Page) -> list[JobView]:
+        wanted = set(states) if states else set(_LISTED_STATES)
+        if states:
+            rows = await self.database.run(self.queries.queue, (Int4(self.ns), queue))
+            if rows and rows[0][1]:
+                # While a queue is paused its ready jobs show as paused only.
+                ready: set[JobState] = {"waiting", "prioritized"}
+                wanted -= ready
+                if "paused" in wanted:
+                    wanted |= ready
+        limit = self.settings.max_snapshot_jobs if page.limit is None else max(0, page.limit)
+        rows = await self.database.run(
+            self.queries.list,
+            (
+                Int4(self.ns),
+                queue,
+                *(state in wanted for state in _LISTED_STATES),
+                page.ascending,
+                Int8(max(0, page.offset)),
+                Int8(min(limit, self.settings.max_snapshot_jobs)),
+            ),
+        )
+        keys = [key for (key,) in rows]
+        views = await self._views(keys)
+        return [views[key] for key in keys if key in views]
+
+    def states(self, ids: Sequence[str]) -> Answer[list[JobState]]:
+        refusal = self.refusal()
+        if refusal is not None:
+            return Answer.failed(refusal)
+        if not ids:
+            return Answer.of([])
+        return self._state_reads.add(ids, len(ids))
+
+    async def _flush_states(self, calls: list[Call[Sequence[str]]]) -> None:
+        keys = list({to_key(id) for call in calls for id in call.input})
+        rows = await self.database.run(self.queries.states, (Int4(self.ns), arrays.texts(keys)))
+        known: dict[str, JobState] = {
+            key: state_from_columns(status, priority, run_at, now) for key, status, priority, run_at, now in rows
+        }
+        for call in calls:
+            call.answer.settle([known.get(to_key(id), "unknown") for id in call.input])
+
+    def results(self, ids: Sequence[str]) -> Answer[list[bytes | None]]:
+        refusal = self.refusal()
+        if refusal is not None:
+            return Answer.failed(refusal)
+        if not ids:
+            return Answer.of([])
+        return self._result_reads.add(ids, len(ids))
+
+    async def _flush_results(self, calls: list[Call[Sequence[str]]]) -> None:
+        keys = list({to_key(id) for call in calls for id in call.input})
+        rows = await self.database.run(self.queries.outcomes, (Int4(self.ns), arrays.texts(keys)))
+        known = {key: result for key, _, result in rows if result is not None}
+        for call in calls:
+            call.answer.settle([known.get(to_key(id)) for id in call.input])
+
+    def counts(self, queue: str) -> Answer[Counts]:
+        return self.command(self._counts, queue)
+
+    async def _counts(self, queue: str) -> Counts:
+        rows = await self.database.run(self.queries.counts, (Int4(self.ns), queue))
+        if not rows:
+            return Counts()
+        paused, waiting, prioritized, delayed, active, completed, failed, gated = rows[0]
+        counts = Counts(waiting, prioritized, delayed, active, completed, failed, gated)
+        if paused:
+            counts.paused = waiting + prioritized
+            counts.waiting = counts.prioritized = 0
+        return counts
+
+    def counts_per_priority(self, queue: str) -> Answer[dict[int, int]]:
+        return self.read_queue(self.queries.priorities, queue).map(lambda rows: {row[0]: row[1] for row in rows})
+
+    def queues(self) -> Answer[list[str]]:
+        refusal = self.refusal()
+        if refusal is not None:
+            return Answer.failed(refusal)
+        answer = self.answer(self.database.run(self.queries.queues, (Int4(self.ns),)))
+        return answer.map(lambda rows: [row[0] for row in rows])
+
+    def wait(self, id: str, timeout_ms: int) -> Answer[tuple[bool, bytes | None]]:
+        return self.command(self._wait, id, timeout_ms)
+
+    async def _wait(self, id: str, timeout_ms: int) -> tuple[bool, bytes | None]:
+        # Registered before the look, so that an end between the two is not missed.
+        ended: Answer[tuple[bool, bytes | None]] = Answer()
+        self.waits.setdefault(id, []).append(ended)
+        try:
+            if not await self.look_at_waits([id]):
+                raise NotFound("Job not found")
+            if not ended.ready:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(max(0, timeout_ms) / 1000):
+                        return await ended
+                return False, None
+            return ended.value
+        finally:
+            answers = self.waits.get(id)
+            if answers is not None and ended in answers:
+                answers.remove(ended)
+                if not answers:
+                    del self.waits[id]
+
+    async def look_at_waits(self, ids: Sequence[str]) -> bool:
+        """Answer waits for jobs that have ended; gives whether any of ``ids`` is known."""
+        keys = {to_key(id): id for id in ids}
+        rows = await self.database.run(self.queries.outcomes, (Int4(self.ns), arrays.texts(list(keys))))
+        found = {keys[key]: (status, result) for key, status, result in rows}
+        for id in ids:
+            status, result = found.get(id, (Location.GONE, None))
+            if status == Location.COMPLETED:
+                outcome: tuple[bool, bytes | None] = (True, result)
+            elif id in found and status == Location.GONE:
+                outcome = (True, None)  # completed and removed
+            elif status in (Location.DEAD, Location.GONE):
+                outcome = (False, None)
+            else:
+                continue
+            if id in found or id in self.waits:
+                for answer in self.waits.pop(id, ()):
+                    answer.settle(outcome)
+        return any(status != Location.GONE for status, _ in found.values())
+
+    @property
+    def waited(self) -> list[str]:
+        """Jobs whose end somebody waits for at this broker."""
+        return list(self.waits)
+
+
+def _first(values: list[Any]) -> Any:
+    return values[0]
