@@ -252,10 +252,10 @@ class CronSchedule:
     Attributes:
         expression: the text as it was given.
         timezone: the zone's name as it was given.
+        never: no date matches (:func:`parse_cron` refuses such expressions).
     """
 
     __slots__ = (
-        "_any_day",
         "_days",
         "_elapsed",
         "_first_hour",
@@ -264,6 +264,7 @@ class CronSchedule:
         "_hours",
         "_minutes",
         "_months",
+        "_restricted",
         "_seconds",
         "_weekdays",
         "_zone",
@@ -290,7 +291,7 @@ class CronSchedule:
         week = [weekdays >> (number % 7) & 1 for number in range(1, 8)]
         self._weekdays = tuple(sum(week[(start + day - 1) % 7] << day for day in range(1, 32)) for start in range(7))
         by_day, by_weekday = fields[2] != "*", fields[4] != "*"
-        self._any_day = (by_day, by_weekday)
+        self._restricted = (by_day, by_weekday)
         self._elapsed = hours & _ALL_HOURS == _ALL_HOURS
         self._first_minute = _lowest(minutes)
         self._first_hour = _lowest(hours)
@@ -377,12 +378,15 @@ class CronSchedule:
             instant = self._instant(match)
             if instant <= second:
                 instant = self._instant(match, fold=1)
+                if instant <= second:  # the clocks were set back by a part of a minute
+                    match = self._wall_after(match)
+                    continue
             shown = self._local(instant).replace(tzinfo=None, fold=0)
             if shown == match:
                 return instant
             # A skipped time: there is no such minute. Go on behind the gap.
             change = self._change(self._instant(match, fold=1), instant)
-            match = self._wall_after(self._local(change).replace(tzinfo=None, fold=0) - _MINUTE)
+            match = self._wall_after(max(self._local(change).replace(tzinfo=None, fold=0) - _MINUTE, match))
         return None
 
     def _second_after(self, second: int) -> int | None:
@@ -429,7 +433,7 @@ class CronSchedule:
 
     def _days_of(self, year: int, month: int) -> int:
         """Bits 1..31: the days of that month that match."""
-        by_day, by_weekday = self._any_day
+        by_day, by_weekday = self._restricted
         if by_weekday:
             days = self._weekdays[date(year, month, 1).weekday()]
             if by_day:

@@ -324,6 +324,32 @@ def _near_a_change(zone: str, run: int) -> bool:
     return any(abs(run // 60_000 - minute) <= 24 * 60 for minute, _, _ in changes(zone, FIRST_YEAR, LAST_YEAR))
 
 
+@settings(deadline=None)
+@given(
+    st.sampled_from(["* * * * *", "*/7 * * * *", "0 0 * * *", "* 0-22 * * *", "*/9 * * * * *", "30 */5 2 * * *"]),
+    st.sampled_from(
+        ["Europe/Amsterdam", "Africa/Monrovia", "Europe/Dublin", "Asia/Manila", "Pacific/Apia", "Asia/Kolkata"]
+    ),
+    st.integers(at("1830-01-01 00:00+00:00"), at("2040-01-01 00:00+00:00")),
+)
+def test_clocks_of_the_past_with_odd_seconds_and_lost_days(expression: str, zone: str, start: int) -> None:
+    run = schedule(expression, zone).next_after(start)
+    assert run is not None
+    assert start < run <= start + 49 * 3_600_000
+
+
+@pytest.mark.parametrize(
+    "zone", ["Europe/Amsterdam", "Africa/Monrovia", "Asia/Manila", "Pacific/Apia", "America/Juneau"]
+)
+def test_changes_of_the_past(zone: str) -> None:
+    for minute, before, after in changes(zone, 1830, 2019):
+        for start in range(minute - 3, minute + abs(after - before) + 3, max(1, abs(after - before) // 5)):
+            for expression in ("* * * * *", "* 0-22 * * *", "*/20 * 1-23 * * *"):
+                run = schedule(expression, zone).next_after(start * 60_000)
+                assert run is not None
+                assert run > start * 60_000
+
+
 @pytest.mark.campaign
 @pytest.mark.timeout(7200)
 def test_all_zones_agree_with_a_walk_over_utc_minutes() -> None:
