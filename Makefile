@@ -43,16 +43,18 @@ clean: ## Remove the virtual environment and caches; data stays.
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # What is installed depends on the manifests alone: the packages themselves are installed in place.
-$(VENV)/.for-start: $(MANIFESTS) | $(BIN)/python
+$(VENV)/.for-start: $(MANIFESTS) | $(VENV)/.created
 	@echo "Installing the server into $(VENV) ..."
 	@$(PIP_INSTALL) -e ".[server]" -e plugins/bunqueue_sqlite
 	@touch $@
 
-$(VENV)/.for-development: $(MANIFESTS) | $(BIN)/python
+$(VENV)/.for-development: $(MANIFESTS) | $(VENV)/.created
 	@echo "Installing the server, all plugins and the development tools into $(VENV) ..."
 	@$(PIP_INSTALL) -e ".[server,dev]" -e plugins/bunqueue_sqlite -e plugins/bunqueue_postgres -e plugins/bunqueue_s3
 	@touch $@ $(VENV)/.for-start
 
-$(BIN)/python:
+# A mark of its own, not the interpreter: an interrupted creation leaves an interpreter without its installer behind.
+$(VENV)/.created:
 	@if [ -z "$(PYTHON)" ]; then echo "Python 3.11 or newer is needed; name one with: make PYTHON=/path/to/python3" >&2; exit 1; fi
 	@$(PYTHON) -m venv $(VENV)
+	@touch $@
