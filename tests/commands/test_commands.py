@@ -273,7 +273,7 @@ class TestAcknowledge:
     def test_a_batch_says_what_failed_and_why(self, desk: Desk) -> None:
         errors: dict[int, Exception] = {2: NotFound("no c"), 0: RuntimeError("at 10.0.0.1:5432")}
         desk.broker.on("ack", Acknowledged(["applied"] * 3, errors))
-        with pytest.raises(Refusal, match="^Internal server error$") as caught:
+        with pytest.raises(Refusal, match=r"^Internal server error$") as caught:
             desk.run("ACKB", ids=["a", "b", "c"])
         assert caught.value.members == {
             "data": {"failedIndices": [0, 2], "failedIds": ["a", "c"], "errors": ["Internal server error", "no c"]}
@@ -441,7 +441,12 @@ class TestSingleJobs:
                 "set_rate_limit",
                 ("q", 5.0, 2500, 9),
             ),
-            ("RateLimit", {"queue": "q", "limit": 5, "duration": -1, "ttl": 0}, "set_rate_limit", ("q", 5.0, None, None)),
+            (
+                "RateLimit",
+                {"queue": "q", "limit": 5, "duration": -1, "ttl": 0},
+                "set_rate_limit",
+                ("q", 5.0, None, None),
+            ),
             (
                 "SetGroupRateLimit",
                 {"queue": "q", "groupId": "g", "max": 3, "duration": 5},
@@ -565,7 +570,14 @@ class TestSingleJobs:
                 ("q", "g"),
                 {"data": {"removed": 0}},
             ),
-            ("PauseGroup", {"queue": "q", "groupId": "g"}, "pause_group", True, ("q", "g"), {"data": {"changed": True}}),
+            (
+                "PauseGroup",
+                {"queue": "q", "groupId": "g"},
+                "pause_group",
+                True,
+                ("q", "g"),
+                {"data": {"changed": True}},
+            ),
             (
                 "ResumeGroup",
                 {"queue": "q", "groupId": "g"},
@@ -776,7 +788,15 @@ class TestDeadLetters:
 
 class TestMonitoring:
     def test_statistics(self, desk: Desk) -> None:
-        desk.broker.numbers = {"waiting": 1, "paused": 2, "active": 3, "delayed": 4, "dlq": 5, "completed": 6, "totalFailed": 7}
+        desk.broker.numbers = {
+            "waiting": 1,
+            "paused": 2,
+            "active": 3,
+            "delayed": 4,
+            "dlq": 5,
+            "completed": 6,
+            "totalFailed": 7,
+        }
         stats = desk.run("Stats")["stats"]
         assert stats["uptime"] >= 0
         assert {key: stats[key] for key in ("waiting", "active", "delayed", "dlq", "completed", "failed")} == {
