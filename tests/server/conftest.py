@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from fixtures.inprocess_server import Running, Serve
 from fixtures.scripted_broker import Sink
+from fixtures.tls_files import TlsFiles, make_tls_files
 
 from bunqueue_core.config.settings import Settings
 from bunqueue_core.logging import Logger
@@ -35,3 +36,9 @@ async def serve() -> AsyncIterator[Serve]:
         for wire in each.wires:
             await wire.close()
         await each.server.stop()
+
+
+@pytest.fixture(scope="session")
+def tls_files(tmp_path_factory: pytest.TempPathFactory) -> TlsFiles:
+    """(certificate, key) for 127.0.0.1."""
+    return make_tls_files(tmp_path_factory.mktemp("tls"))
