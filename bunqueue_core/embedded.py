@@ -12,18 +12,21 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import logging
 import os
 import threading
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from bunqueue_core.client._events import LOGGER
 from bunqueue_core.model.errors import BunqueueError, ConfigurationError
 
 if TYPE_CHECKING:
     from bunqueue_core.broker.protocol import Broker
     from bunqueue_core.client.local import LocalVerbs
     from bunqueue_core.plugins.manager import PluginManager
+
+#: Where embedded brokers log; as clients do.
+LOGGER: Final = logging.getLogger("bunqueue")
 
 #: Environment variables that name the database file, the first one that is set.
 PATH_VARIABLES: Final = ("BUNQUEUE_DATA_PATH", "BQ_DATA_PATH", "DATA_PATH", "SQLITE_PATH")
