@@ -202,7 +202,7 @@ class LocalFrame(Broker):
         self._engine.start_schedules()
         if self._settings.completed_retention_ms is not None:
             self._engine.agenda.set("retention", self._now(), self._retain)
-        self._host.start(self._work, self._now)
+        self._host.start(self._work, self._now, self._waiting_answers)
         with self._lock:
             self._arm()
         return Answer.of(None)
@@ -302,7 +302,7 @@ class LocalFrame(Broker):
     # -- recovery -----------------------------------------------------------------------------------------------------
 
     def _recover(self, journal: Journal) -> None:
-        """Take over what the journal holds: controls, active, pending, dead letters, completed, in this order."""
+        """Take over what the journal holds: controls, dead letters, active, pending, completed, in this order."""
         engine = self._engine
         begun = time.monotonic()
         now = self._now()
@@ -314,6 +314,10 @@ class LocalFrame(Broker):
         packer = Packer()
         letters = [dlq_from_row_or_none(row, packer) for batch in journal.load_dlq(LOAD_BATCH) for row in batch]
         buried = {entry.job.id for _, entry in filter(None, letters)}
+        for letter in letters:
+            # Before the interrupted jobs: one that ends now is a new letter behind these, under a number of its own.
+            if letter is not None:
+                engine.restore_dead_letter(*letter)
         recovered = 0
         while True:
             rows = journal.load_active(LOAD_BATCH)
@@ -345,9 +349,6 @@ class LocalFrame(Broker):
             pending += len(batch)
             if pending % 100_000 < LOAD_BATCH <= pending:
                 self._log("info", "SQLite recovery progress", phase="pending", jobs=pending)
-        for letter in letters:
-            if letter is not None and letter[1].job.id not in engine.jobs:
-                engine.restore_dead_letter(*letter)
         for batch in journal.load_completed(self._settings.max_completed_jobs, LOAD_BATCH):
             engine.restore_completed([job_from_row(row, tolerate_corrupt=True) for row in batch])
         self._adopt(journal, {id for job in gated for id in job.depends_on} - engine.jobs.keys() - engine.proofs.keys())
@@ -482,6 +483,9 @@ class LocalFrame(Broker):
                 if self._state == "closed"
                 else "Broker is not started"
             )
+
+    def _waiting_answers(self) -> int:
+        return len(self._buffer.generation.waiters) if self._buffer is not None else 0
 
     # -- work between calls -------------------------------------------------------------------------------------------
 
