@@ -17,6 +17,7 @@ from bunqueue_core.commands import (
     producing,
     queries,
     schedules,
+    webhooks,
 )
 from bunqueue_core.commands.session import Services, Session
 from bunqueue_core.commands.table import Command, Field, Members, Reply, collect
@@ -32,6 +33,7 @@ FAMILIES: Final = (
     dead_letters,
     limits,
     schedules,
+    webhooks,
     monitoring,
     events,
 )

@@ -31,6 +31,7 @@ class Services:
         tokens: accepted tokens; empty leaves the server open.
         meters: rates and latencies.
         packer: packs results.
+        private_webhooks: webhooks may point into private networks.
     """
 
     broker: Broker
@@ -42,6 +43,7 @@ class Services:
     tokens: tuple[str, ...] = ()
     meters: Meters = field(default_factory=Meters)
     packer: Packer = field(default_factory=Packer)
+    private_webhooks: bool = False
 
     def accepts(self, token: object) -> bool:
         """Whether ``token`` is one of the accepted ones. Takes the same time wherever it differs."""

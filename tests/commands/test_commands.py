@@ -879,7 +879,7 @@ def test_missing_fields_are_refused() -> None:
     desk = Desk()
     optional = {
         *("Hello", "Ping", "GetState", "GetResult", "ListQueues", "Stats", "Metrics", "StorageStatus", "ListWorkers"),
-        *("UnsubscribeEvents", "RetryCompleted", "CompactMemory", "CronList"),
+        *("UnsubscribeEvents", "RetryCompleted", "CompactMemory", "CronList", "ListWebhooks"),
     }
     desk.broker.on("job", None)
     desk.broker.on("job_by_custom_id", None)
