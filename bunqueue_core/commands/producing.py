@@ -12,6 +12,7 @@ from bunqueue_core.commands.replies import then, timed
 from bunqueue_core.commands.session import Session
 from bunqueue_core.commands.table import AnyCheck, ListCheck, Members, QueueName, Reply, WholeRequest, command
 from bunqueue_core.model.errors import CommandError, NotFound
+from bunqueue_core.model.flows import FlowReader
 from bunqueue_core.model.job import JobState
 from bunqueue_core.model.options import OPTION_NAMES, LateValidationError
 from bunqueue_core.model.requests import Pushed
@@ -51,6 +52,17 @@ def push_batch(session: Session, queue: QueueName, jobs: Annotated[list[Any], Li
     answer = timed(session, "push", session.broker.push(queue, specs), started)
     named = any(spec.options.dedup_scope is not None for spec in specs)
     return _indexed(answer).map(_batch_with_outcomes if named else _batch)
+
+
+@command("PUSHF", returns={"data": "{jobs: list of jobs as admitted, in order}"})
+def push_flow(session: Session, jobs: Annotated[Any, AnyCheck()] = None) -> Reply:
+    """Add a flow: a graph of jobs, each ``{id, queue, input}``, admitted whole or not at all."""
+    started = time.perf_counter()
+    flow = FlowReader(session.services.reader).read(jobs)
+    if not flow:
+        return {"data": {"jobs": []}}
+    answer = timed(session, "push", session.broker.push_flow(flow), started)
+    return then(answer, lambda admitted: {"data": {"jobs": admitted}})
 
 
 def _unless_a_dependency_is_missing(session: Session, error: LateValidationError) -> Reply:

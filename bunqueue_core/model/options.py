@@ -159,7 +159,11 @@ class JobReader:
                 raise _at(index, error) from error.__cause__
         return specs
 
-    def _element(self, raw: Any) -> JobSpec:
+    def read_member(self, raw: Mapping[str, Any], check: Callable[[], None]) -> JobSpec:
+        """Read a member of a flow as an element of a batch; ``check`` runs when its name and data have passed."""
+        return self._element(raw, check)
+
+    def _element(self, raw: Any, check: Callable[[], None] | None = None) -> JobSpec:
         if type(raw) is not dict and not isinstance(raw, Mapping):
             raise ValidationError("job input must be an object")
         data = raw.get("data", _ABSENT)
@@ -168,6 +172,8 @@ class JobReader:
             name, data = _from_envelope(data)
         name = _job_name(name)
         payload = self._payload(data)
+        if check is not None:
+            check()
         if OPTION_NAMES.isdisjoint(raw):
             return JobSpec(name, payload)
         return self._full(raw, name, payload, "customId")

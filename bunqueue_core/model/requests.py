@@ -25,7 +25,7 @@ class Pushed:
 
 @dataclass(frozen=True, slots=True)
 class FlowJob:
-    """One job of an atomic flow: its planned id, its queue and its input (``spec.custom_id`` equals ``id``)."""
+    """One job of an atomic flow: its planned id, its queue and its input (``spec.custom_id`` is None or equals ``id``)."""
 
     id: str
     queue: str
