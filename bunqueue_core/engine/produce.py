@@ -322,8 +322,9 @@ class Producing(DependencyRules):
         jobs: list[Job] = []
         for member in flow:
             spec = member.spec
-            spec.custom_id = member.id
+            named, spec.custom_id = spec.custom_id, member.id
             job = self._build(member.queue, spec, now)
+            job.custom_id = spec.custom_id = named  # a planned id is a custom id only if the producer calls it one
             if spec.depends_on:
                 job.admitted_as = "waiting-children"
             jobs.append(job)
