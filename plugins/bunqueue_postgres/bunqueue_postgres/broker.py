@@ -42,9 +42,11 @@ from bunqueue_postgres.verbs.inspect import Inspecting
 #: Seconds between looks at the jobs that an orderly stop waits for.
 DRAIN_LOOK_S: Final = 0.1
 
-#: Statistics count the jobs at most once in so many seconds, and for at most one part in so many of the time.
+#: Statistics count the jobs once in so many seconds, but for one part in so many of the time at most, and only for so many seconds
+#: after they were last asked for.
 COUNT_S: Final = 0.5
 COUNT_SHARE: Final = 20
+COUNT_FOR_S: Final = 60.0
 
 #: Names of the counts, in the order of ``totals.sql``.
 COUNTED: Final = ("waiting", "prioritized", "paused", "delayed", "active", "waitingChildren", "completed", "dlq")
@@ -60,10 +62,10 @@ class PostgresBroker(Consuming, Inspecting, Controlling, DeadLettering):
 
     def __init__(self, settings: PostgresStorage, context: OpenContext) -> None:
         super().__init__(settings, context)
-        self._held_now = 1
+        self._held_now = 0
         self._totals: dict[str, int] = dict.fromkeys(COUNTED, 0)
         self._counting = False
-        self._count_at = 0.0
+        self._counts_wanted_until = 0.0
 
     # -- life cycle ---------------------------------------------------------------------------------------------------
 
@@ -89,6 +91,7 @@ class PostgresBroker(Consuming, Inspecting, Controlling, DeadLettering):
                 raise translate(error) from error
             raise
         self.started = True
+        self._want_counts()
 
     def close(self, deadline_s: float = 30.0) -> Answer[None]:
         if self._closed is None:
@@ -144,6 +147,8 @@ class PostgresBroker(Consuming, Inspecting, Controlling, DeadLettering):
     def drain(self) -> None:
         if not self.draining:
             self.draining = True
+            # Until the first look the number of deliveries without a connection is not known; one is enough to wait for it.
+            self._held_now = max(len(self.held), int(self.detached))
             for desk in list(self._desks.values()):
                 desk.drain()
             self.spawn(self._watch_held())
@@ -158,11 +163,10 @@ class PostgresBroker(Consuming, Inspecting, Controlling, DeadLettering):
 
     @property
     def active_jobs(self) -> int:
-        # Until the first look after ``drain`` the number is not known; one is enough to wait for it.
         return self._held_now if self.draining else len(self.held)
 
     def statistics(self) -> dict[str, int | float]:
-        self._refresh_counts()
+        self._want_counts()
         active, queued = self.database.load
         totals = self.totals
         return {
@@ -179,25 +183,23 @@ class PostgresBroker(Consuming, Inspecting, Controlling, DeadLettering):
             "liveBrokers": self.coordinator.brokers,
         }
 
-    def _refresh_counts(self) -> None:
-        """Count anew for the next call, unless the last count is fresh or counting takes long."""
-        now = asyncio.get_running_loop().time()
-        if self._counting or not self.started or self.closing or now < self._count_at:
-            return
-        self._counting = True
-        self.spawn(self._count())
+    def _want_counts(self) -> None:
+        """Somebody looks at the counts: keep them fresh for a while."""
+        self._counts_wanted_until = asyncio.get_running_loop().time() + COUNT_FOR_S
+        if not self._counting and self.started and not self.closing:
+            self._counting = True
+            self.spawn(self._keep_counting())
 
-    async def _count(self) -> None:
+    async def _keep_counting(self) -> None:
         loop = asyncio.get_running_loop()
-        began = loop.time()
         try:
-            rows = await self.run(self.queries.totals, (Int4(self.ns),))
-            self._totals = dict(zip(COUNTED, rows[0], strict=True))
-        except (psycopg.Error, BunqueueError):
-            return  # health says it; the last count stands
+            while not self.closing and loop.time() < self._counts_wanted_until:
+                began = loop.time()
+                with contextlib.suppress(psycopg.Error, BunqueueError):  # health says it; the last count stands
+                    rows = await self.run(self.queries.totals, (Int4(self.ns),))
+                    self._totals = dict(zip(COUNTED, rows[0], strict=True))
+                await self.coordinator.pause(max(COUNT_S, COUNT_SHARE * (loop.time() - began)))
         finally:
-            took = loop.time() - began
-            self._count_at = loop.time() + max(COUNT_S, COUNT_SHARE * took)
             self._counting = False
 
     # -- events -------------------------------------------------------------------------------------------------------

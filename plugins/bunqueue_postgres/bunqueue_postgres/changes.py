@@ -11,7 +11,7 @@ from bunqueue_core.model.job import Location
 from bunqueue_core.model.payload import Packed
 from bunqueue_core.model.requests import DlqConfig
 from bunqueue_postgres import arrays
-from bunqueue_postgres.records import Record, pack, pack_dead, pack_past, unpack
+from bunqueue_postgres.records import OptionsCodec, Record, pack, pack_dead, pack_past, pack_progress, unpack
 from bunqueue_postgres.sqlfiles import Queries
 from bunqueue_postgres.transitions import Outcome
 
@@ -23,7 +23,9 @@ INLINE_SURPLUS: Final = 1_000
 class Changes:
     """What one transaction writes. Fill it with the jobs' rows locked, then :meth:`write`."""
 
-    def __init__(self, now: int) -> None:
+    def __init__(self, now: int, codec: OptionsCodec) -> None:
+        self._codec = codec
+        self._due_at: list[int | None] = []
         self.now = now  #: epoch ms, database clock
         self.ready: dict[str, int] = {}  #: jobs by queue that can be claimed at once
         self.due: dict[str, int] = {}  #: by queue, the shortest delay in ms of those that can be later
@@ -55,6 +57,8 @@ class Changes:
             job.location = Location.DEAD
             record.finished_at = outcome.entry.entered_at
             self._dead.append(pack_dead(outcome.entry))
+            times = [at for at in (outcome.entry.expires_at, outcome.entry.next_retry_at) if at is not None]
+            self._due_at.append(min(times, default=None))
             self.ended.append(job.id)
             if dlq is not None:
                 if dlq.max_entries <= INLINE_SURPLUS:
@@ -62,9 +66,12 @@ class Changes:
                 else:
                     self.crowded.add(record.queue_id)
             return
-        job.location = Location.READY
+        job.location = outcome.location
         record.finished_at = None
         self._dead.append(None)
+        self._due_at.append(None)
+        if outcome.location != Location.READY:
+            return
         wait = job.run_at - now
         if wait <= 0:
             self.ready[job.queue] = self.ready.get(job.queue, 0) + 1
@@ -96,6 +103,12 @@ class Changes:
                         arrays.int8s([job.last_heartbeat for job in jobs]),
                         arrays.blobs([pack_past(job) for job in jobs]),
                         arrays.blobs(self._dead),
+                        arrays.int8s(self._due_at),
+                        arrays.int4s([job.priority for job in jobs]),
+                        arrays.bools([job.options.lifo for job in jobs]),
+                        arrays.blobs([self._codec.pack(job.options) for job in jobs]),
+                        arrays.blobs([pack_progress(job) for job in jobs]),
+                        arrays.int2s([record.flags for record in rewritten]),
                     ),
                 )
             if self._erased:

@@ -113,7 +113,7 @@ class Coordinator:
     async def _every(self, seconds: float, work: Callable[[], Awaitable[None]], subject: str) -> None:
         """Do ``work`` every ``seconds``, a little apart from other brokers; a failure is a problem until the next success."""
         pause = seconds
-        while not await self._pause(pause * (0.95 + 0.1 * random.random())):
+        while not await self.pause(pause * (0.95 + 0.1 * random.random())):
             try:
                 await work()
             except (psycopg.Error, BunqueueError) as error:
@@ -126,7 +126,7 @@ class Coordinator:
                 self._broker.problem(subject, None)
                 pause = seconds
 
-    async def _pause(self, seconds: float) -> bool:
+    async def pause(self, seconds: float) -> bool:
         """Sleep, however long (event loops count in 32-bit milliseconds), or until it is time to stop: then True."""
         while seconds > 0 and not self._stopping.is_set():
             step = min(seconds, LONGEST_SLEEP_S)
@@ -179,6 +179,8 @@ class Coordinator:
         crowded, self._crowded = self._crowded, set()
         for queue_id in crowded:
             await self._broker.trim_dead_letters(queue_id)
+        while await self._broker.maintain_dead_letters():
+            pass
 
     async def _prune_events(self) -> None:
         rows = await self._database.run(
@@ -209,7 +211,7 @@ class Coordinator:
             # A lost notification is made good by the others' polling.
             with contextlib.suppress(psycopg.Error, BunqueueError):
                 await self._database.run(_NOTIFY, (self._channel,))
-            await self._pause(ANNOUNCE_S)
+            await self.pause(ANNOUNCE_S)
             if not self._announce_again or self._stopping.is_set():
                 return
 
@@ -231,7 +233,7 @@ class Coordinator:
                     await self._hear(connection)
                 finally:
                     await connection.close()
-            await self._pause(LISTEN_RETRY_S)
+            await self.pause(LISTEN_RETRY_S)
 
     async def _hear(self, connection: Connection) -> None:
         """Take notifications until the connection breaks or it is time to stop."""

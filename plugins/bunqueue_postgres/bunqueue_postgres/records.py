@@ -173,6 +173,11 @@ def _read_past(job: Job, blob: bytes) -> None:
         job.history = read
 
 
+def pack_progress(job: Job) -> bytes | None:
+    """Progress and its message; NULL before the first."""
+    return pack([job.progress, job.progress_message]) if job.progress or job.progress_message is not None else None
+
+
 def pack_dead(entry: DlqEntry) -> bytes:
     """A dead letter beside its job's row; ``entered_at`` is the row's ``finished_at``."""
     return pack(

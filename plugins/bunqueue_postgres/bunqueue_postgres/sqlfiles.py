@@ -18,22 +18,31 @@ class Queries:
     """Every statement of ``sql/queries`` by its file's name, positional parameters ``$1``…"""
 
     ack: bytes
+    add_levels: bytes
     beat: bytes
     claim: bytes
+    clean: bytes
+    clock: bytes
     completed: bytes
+    count: bytes
     counts: bytes
     dead: bytes
+    dead_due: bytes
     dead_surplus: bytes
+    delayed: bytes
+    ended: bytes
     erase: bytes
     expire: bytes
     expired: bytes
     feed: bytes
+    forget_queue: bytes
     held: bytes
     held_count: bytes
     journal: bytes
     list: bytes
     lock: bytes
     namespace: bytes
+    obliterate: bytes
     outcomes: bytes
     policies: bytes
     priorities: bytes
@@ -46,8 +55,10 @@ class Queries:
     read: bytes
     register_broker: bytes
     register_queues: bytes
+    remove_queued: bytes
     renew: bytes
     rewrite: bytes
+    set_data: bytes
     set_paused: bytes
     set_policies: bytes
     set_progress: bytes

@@ -6,11 +6,12 @@ Each function changes the job and says where it goes; the caller writes the row.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from bunqueue_core.model.job import Job, RetryHistory, TimelineEntry, append_timeline
+from bunqueue_core.model.job import Job, Location, RetryHistory, TimelineEntry, append_timeline, timeline_of
 from bunqueue_core.model.payload import Packed
 from bunqueue_core.model.requests import DlqConfig, DlqEntry, DlqReason, StallConfig
 from bunqueue_core.model.rules import BACKOFF_STRATEGIES, backoff_delay, stack_lines
@@ -29,16 +30,12 @@ class Notice(NamedTuple):
 
 @dataclass(slots=True)
 class Outcome:
-    """Where the job goes: back to its queue, to the dead letters (``entry``), or away (``removed``)."""
+    """Where the job goes: to the dead letters (``entry``), away (``removed``), or to ``location``, its queue by default."""
 
     entry: DlqEntry | None = None
     removed: bool = False
+    location: int = Location.READY
     notices: list[Notice] = field(default_factory=list)
-
-    @property
-    def queued(self) -> bool:
-        """True if the job waits again."""
-        return self.entry is None and not self.removed
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +152,7 @@ def given_back(job: Job) -> Outcome:
     return Outcome()
 
 
-def retried(job: Job, now: int, entry: DlqEntry) -> Outcome:
+def retried(job: Job, now: int) -> Outcome:
     """A dead letter starts afresh, by hand."""
     job.attempts = 0
     job.stall_count = 0
@@ -176,9 +173,62 @@ def auto_retried(job: Job, now: int, entry: DlqEntry, config: DlqConfig) -> Outc
     history.last_retry_at = now
     if history.retry_count < config.max_auto_retries:
         history.next_retry_at = now + config.auto_retry_interval_ms * 2 ** min(history.retry_count - 1, 40)
-    outcome = retried(job, now, entry)
+    outcome = retried(job, now)
     job.history = history
     return outcome
+
+
+def discarded(job: Job, now: int, policies: Policies) -> Outcome:
+    """A job is buried by hand."""
+    _record(job, now, "unknown", None)
+    return _ended(job, now, policies, "unknown", None, keep=True)
+
+
+def moved(job: Job, run_at: int) -> Outcome:
+    """A queued job moves in time."""
+    _own_timeline(job)
+    job.run_at = run_at
+    return Outcome()
+
+
+def handed_back(job: Job, run_at: int, notice: Notice) -> Outcome:
+    """An active job goes back to its queue by hand: nothing is charged."""
+    _back_to_queue(job, run_at)
+    return Outcome(notices=[notice])
+
+
+def parked(job: Job, now: int, location: int) -> Outcome:
+    """An active job waits for children."""
+    job.started_at = None
+    append_timeline(job, {"state": "waiting-children", "timestamp": now})
+    return Outcome(location=location, notices=[Notice("waiting-children", {"prev": "active"})])
+
+
+def reordered(job: Job, priority: int, lifo: bool | None) -> Outcome:
+    """A queued job moves within the order."""
+    _own_timeline(job)
+    job.priority = priority
+    if lifo is not None and lifo != job.options.lifo:
+        job.options = dataclasses.replace(job.options, lifo=lifo)
+    return Outcome()
+
+
+def run_again(job: Job, now: int) -> Outcome:
+    """A completed job runs again from the start."""
+    job.attempts = 0
+    job.progress = 0
+    job.progress_message = None
+    job.completed_at = None
+    job.history = None
+    append_timeline(job, {"state": "waiting", "timestamp": now})
+    _back_to_queue(job, now)
+    return Outcome()
+
+
+def _own_timeline(job: Job) -> None:
+    """Make the timeline explicit before a change after which it could not be derived any more."""
+    if job.timeline is None:
+        job.timeline = timeline_of(job)
 
 
 def _back_to_queue(job: Job, run_at: int) -> None:
@@ -222,10 +272,17 @@ def _lost_for_good(job: Job, now: int, policies: Policies, reason: DlqReason, er
 
 
 def _ended(
-    job: Job, now: int, policies: Policies, reason: DlqReason, error: str | None, *, remove: bool = False
+    job: Job,
+    now: int,
+    policies: Policies,
+    reason: DlqReason,
+    error: str | None,
+    *,
+    remove: bool = False,
+    keep: bool = False,
 ) -> Outcome:
     """The end of a job that failed: removed, or a dead letter (the same one as before if it was retried from there by itself)."""
-    if remove or job.options.remove_on_fail.remove:
+    if not keep and (remove or job.options.remove_on_fail.remove):
         return Outcome(removed=True)
     history = job.history
     entry = DlqEntry(job=job, entered_at=now, reason=reason, error=error)
@@ -241,5 +298,8 @@ def _ended(
     else:
         entry.expires_at = None if config.max_age_ms is None else now + config.max_age_ms
         entry.next_retry_at = now + config.auto_retry_interval_ms if config.auto_retry else None
+    kept = job.options.remove_on_fail.age_ms
+    if kept is not None:
+        entry.expires_at = now + kept if entry.expires_at is None else min(entry.expires_at, now + kept)
     job.history = None
     return Outcome(entry=entry)

@@ -58,6 +58,7 @@ CREATE TABLE IF NOT EXISTS bunqueue.queues (
 --   dependencies, 2 parked by hand, 3 active, 4 completed, 5 dead letter.
 -- flags: bits of records.py.
 -- finished_at: when it completed or became a dead letter.
+-- due_at: of a dead letter, when it expires or is retried by itself, whichever comes first.
 -- past: timeline, stack trace and attempt history of earlier attempts; NULL on the straight way, where the timeline follows from
 --   the other columns.
 CREATE TABLE IF NOT EXISTS bunqueue.jobs (
@@ -73,6 +74,7 @@ CREATE TABLE IF NOT EXISTS bunqueue.jobs (
     timeout int8,
     stall_timeout int8,
     group_order int8,
+    due_at int8,
     ns int4 NOT NULL,
     queue_id int4 NOT NULL,
     priority int4 NOT NULL,
@@ -130,6 +132,9 @@ CREATE INDEX IF NOT EXISTS jobs_leased ON bunqueue.jobs (queue_id, lease_until)
 -- Completed jobs and dead letters: counts, oldest first for cleaning.
 CREATE INDEX IF NOT EXISTS jobs_ended ON bunqueue.jobs (queue_id, status, finished_at, id)
     WHERE status IN (4, 5);
+-- Dead letters that expire, or are to be retried by themselves.
+CREATE INDEX IF NOT EXISTS jobs_dead_due ON bunqueue.jobs (queue_id, due_at)
+    WHERE status = 5 AND due_at IS NOT NULL;
 CREATE INDEX IF NOT EXISTS jobs_children ON bunqueue.jobs (ns, parent_id)
     WHERE parent_id IS NOT NULL;
 

@@ -17,6 +17,7 @@ from bunqueue_core.broker.protocol import Broker
 from bunqueue_core.model.errors import (
     BrokerClosed,
     BunqueueError,
+    LeaseLost,
 )
 from bunqueue_core.plugins.drivers import OpenContext
 from bunqueue_postgres import arrays, transitions
@@ -25,6 +26,7 @@ from bunqueue_postgres.coordination import Coordinator
 from bunqueue_postgres.database import Connection, Database
 from bunqueue_postgres.errors import translate
 from bunqueue_postgres.events import Feed
+from bunqueue_postgres.keys import to_key
 from bunqueue_postgres.marks import Marks
 from bunqueue_postgres.pulls import PullDesk
 from bunqueue_postgres.records import (
@@ -73,6 +75,7 @@ class BrokerBase(Broker):
         self.marks = Marks()
         self.held: dict[str, str] = {}  #: job id → session, of deliveries that a session would hand back
         self._sessions: dict[str, dict[str, int]] = {}  #: session → job id → started_at of the delivery
+        self.detached = False  #: something was delivered without a session
         self.waits: dict[str, list[Answer[tuple[bool, bytes | None]]]] = {}
         self.totals = {"pushed": 0, "pulled": 0, "completed": 0, "failed": 0}
         self._since: dict[str, tuple[str, int]] = {}  #: open problems by subject: text, first seen (epoch ms)
@@ -212,7 +215,7 @@ class BrokerBase(Broker):
         async def body(connection: Connection) -> tuple[int, Changes]:
             chosen = keys if pick is None else await pick(connection)
             now, records = await self.lock(connection, chosen)
-            changes = Changes(now)
+            changes = Changes(now, self.codec)
             changed = 0
             for record in records.values():
                 outcome = decide(record, now)
@@ -246,3 +249,29 @@ class BrokerBase(Broker):
             self.coordinator.crowded(changes.crowded)
         if changes.ready or changes.ended or changes.due:
             self.coordinator.announce()
+
+
+def lease_lost(id: str, token: str | None, free: bool) -> LeaseLost:
+    if not token and not free:
+        return LeaseLost(f"Lock token required for job {id}")
+    return LeaseLost(f"Invalid or expired lock token for job {id}")
+
+
+def owns(record: Record, token: str | None, now: int) -> bool:
+    """Whether an outcome with ``token`` belongs to the delivery that an active job is under, and in time."""
+    if record.lease_until is None or record.lease_until <= now:
+        return False
+    key = to_key(token) if token else None
+    if record.owner is None:
+        return key is None or key != record.token
+    return key == record.token
+
+
+def check_lease(record: Record, token: str | None, now: int) -> None:
+    """Refuse to steer an active job with a token that is not that of its delivery.
+
+    Raises:
+        LeaseLost: with the wire's text.
+    """
+    if not owns(record, token, now):
+        raise lease_lost(record.job.id, token, record.owner is None)

@@ -13,7 +13,6 @@ from psycopg.types.numeric import Int2, Int4, Int8
 from bunqueue_core.answer import Answer
 from bunqueue_core.model.errors import (
     BunqueueError,
-    LeaseLost,
     NotFound,
     StorageUnavailable,
 )
@@ -43,7 +42,7 @@ from bunqueue_postgres.records import (
     pack,
 )
 from bunqueue_postgres.settings import PostgresStorage
-from bunqueue_postgres.verbs.base import STEP_ROWS
+from bunqueue_postgres.verbs.base import STEP_ROWS, lease_lost, owns
 from bunqueue_postgres.verbs.produce import Producing
 
 #: Bits of a queue's ``features``: some job of it expires.
@@ -160,6 +159,8 @@ class Consuming(Producing):
                 if request.session is not None:
                     job.session = request.session
                     self._hold(request.session, job.id, started_at)
+                else:
+                    self.detached = True
                 deliveries.append(Delivery(job, token))
                 at += 1
             slot += request.count
@@ -301,7 +302,7 @@ class Consuming(Producing):
             ack = calls[batch].input[position]
             if status == Location.ACTIVE and not valid:
                 if batch not in refused or position < refused[batch][0]:
-                    refused[batch] = (position, _lease_lost(ack.id, ack.token, free))
+                    refused[batch] = (position, lease_lost(ack.id, ack.token, free))
             elif not valid:
                 errors[batch][position] = _not_active(ack.id)
         for batch, call in enumerate(calls):
@@ -341,7 +342,7 @@ class Consuming(Producing):
 
         async def body(connection: Connection) -> tuple[list[Acknowledged | Exception], Changes]:
             now, records = await self.lock(connection, keys)
-            changes = Changes(now)
+            changes = Changes(now, self.codec)
             verdicts: list[Acknowledged | Exception] = []
             wrote = False
             for call in calls:
@@ -368,8 +369,8 @@ class Consuming(Producing):
         """Check and apply one call's failures to locked records."""
         for failure in failures:
             record = records.get(to_key(failure.id))
-            if record is not None and record.job.location == Location.ACTIVE and not _owns(record, failure.token, now):
-                return _lease_lost(failure.id, failure.token, record.owner is None)
+            if record is not None and record.job.location == Location.ACTIVE and not owns(record, failure.token, now):
+                return lease_lost(failure.id, failure.token, record.owner is None)
         outcomes: list[Outcome] = []
         errors: dict[int, Exception] = {}
         for position, failure in enumerate(failures):
@@ -494,22 +495,6 @@ def _ids_of(items: Sequence[Ack] | Sequence[Failure]) -> list[str]:
 
 def _not_active(id: str) -> NotFound:
     return NotFound(f"Job not found or not in processing state: {id}")
-
-
-def _lease_lost(id: str, token: str | None, free: bool) -> LeaseLost:
-    if not token and not free:
-        return LeaseLost(f"Lock token required for job {id}")
-    return LeaseLost(f"Invalid or expired lock token for job {id}")
-
-
-def _owns(record: Record, token: str | None, now: int) -> bool:
-    """Whether an outcome with ``token`` belongs to the delivery that an active job is under, and in time."""
-    if record.lease_until is None or record.lease_until <= now:
-        return False
-    key = to_key(token) if token else None
-    if record.owner is None:
-        return key is None or key != record.token
-    return key == record.token
 
 
 def _progress_of_view(view: JobView | None) -> Progress:

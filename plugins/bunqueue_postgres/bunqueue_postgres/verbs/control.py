@@ -1,32 +1,304 @@
-"""Control of queues and single jobs."""
+"""Control of queues and of single jobs."""
 
 from __future__ import annotations
 
-from psycopg.types.numeric import Int4
+from collections.abc import Callable
+from typing import Any, Final
+
+from psycopg.types.numeric import Int2, Int4, Int8
 
 from bunqueue_core.answer import Answer
-from bunqueue_postgres.verbs.base import BrokerBase
+from bunqueue_core.model.errors import Conflict, NotFound, ValidationError
+from bunqueue_core.model.job import Location
+from bunqueue_core.model.payload import Packer, decode
+from bunqueue_postgres import arrays, transitions
+from bunqueue_postgres.changes import Changes
+from bunqueue_postgres.database import Connection
+from bunqueue_postgres.keys import to_key, unescape
+from bunqueue_postgres.records import Record
+from bunqueue_postgres.verbs.base import STEP_ROWS, BrokerBase, check_lease
+
+#: Keys of a flow job's payload that say where it stands in its flow.
+FLOW_KEYS: Final = ("__parentId", "__parentQueue", "__childrenIds", "__flowParentId", "__flowParentIds")
+
+#: Jobs that one statement of a removal deletes; a larger removal takes several, each in a transaction of its own.
+REMOVED_ROWS: Final = 5_000
+
+#: States by which ``clean`` means the run set.
+_RUN_SET_STATES: Final = (None, "waiting", "wait", "delayed", "prioritized", "paused")
+
+#: What a decision on one job gives: what becomes of it, None to leave it alone. It may raise the verb's error.
+Decide = Callable[[Record, int], "transitions.Outcome | None"]
 
 
 class Controlling(BrokerBase):
     """The verbs that steer."""
 
-    # -- control ------------------------------------------------------------------------------------------------------
+    # -- queues -------------------------------------------------------------------------------------------------------
 
     def pause(self, queue: str) -> Answer[None]:
-        return self._set_paused(queue, True)
+        return self.command(self._set_paused, queue, True)
 
     def resume(self, queue: str) -> Answer[None]:
-        return self._set_paused(queue, False)
+        return self.command(self._set_paused, queue, False)
 
-    def _set_paused(self, queue: str, paused: bool) -> Answer[None]:
-        async def work() -> None:
-            await self.database.run(self.queries.set_paused, (Int4(self.ns), queue, paused))
-            if not paused:
-                self.wake(queue, 1_000_000)
-            self.coordinator.announce()
-
-        return self.command(work)
+    async def _set_paused(self, queue: str, paused: bool) -> None:
+        await self.run(self.queries.set_paused, (Int4(self.ns), queue, paused))
+        if not paused:
+            self.wake(queue, 1_000_000)
+        self.coordinator.announce()
 
     def is_paused(self, queue: str) -> Answer[bool]:
         return self.read_queue(self.queries.queue, queue).map(lambda rows: bool(rows and rows[0][1]))
+
+    def count(self, queue: str) -> Answer[int]:
+        return self.read_queue(self.queries.count, queue).map(lambda rows: rows[0][0] if rows else 0)
+
+    def drain_queue(self, queue: str) -> Answer[int]:
+        return self.command(self._drain_queue, queue)
+
+    async def _drain_queue(self, queue: str) -> int:
+        """In steps, so that no transaction grows with the backlog; jobs that come meanwhile may go too."""
+        removed: int = 0
+        while True:
+            rows = await self.run(self.queries.remove_queued, (Int4(self.ns), queue, Int8(REMOVED_ROWS)))
+            removed += rows[0][0]
+            if rows[0][0] < REMOVED_ROWS:
+                return removed
+
+    def clean(self, queue: str, grace_ms: int | None, state: str | None, limit: int) -> Answer[list[str]]:
+        return self.command(self._clean, queue, grace_ms, state, limit)
+
+    async def _clean(self, queue: str, grace_ms: int | None, state: str | None, limit: int) -> list[str]:
+        if state == "failed":
+            status = Location.DEAD
+        elif state == "completed":
+            status = Location.COMPLETED
+        elif state in _RUN_SET_STATES:
+            status = Location.READY
+        else:
+            return []
+        if limit <= 0 or (grace_ms is None and status != Location.DEAD):
+            return []
+        removed: list[str] = []
+        while len(removed) < limit:
+            step = min(REMOVED_ROWS, limit - len(removed))
+            rows = await self.run(
+                self.queries.clean,
+                (Int4(self.ns), queue, Int2(status), None if grace_ms is None else Int8(grace_ms), Int8(step)),
+            )
+            removed += [unescape(key) for (key,) in rows]
+            if len(rows) < step:
+                break
+        return removed
+
+    def obliterate(self, queue: str) -> Answer[None]:
+        return self.command(self._obliterate, queue)
+
+    async def _obliterate(self, queue: str) -> None:
+        """In steps; jobs that come meanwhile go too, those that come after the last step stay."""
+        queue_id = await self.queue_id(queue)
+        if queue_id is None:
+            return
+        while True:
+            rows = await self.run(self.queries.obliterate, (Int4(queue_id), Int8(REMOVED_ROWS)))
+            if rows[0][0] < REMOVED_ROWS:
+                break
+        await self.run(self.queries.forget_queue, (Int4(queue_id),))
+        self.marks.forget(queue)
+        self.coordinator.announce()
+
+    def promote_jobs(self, queue: str, count: int | None = None) -> Answer[int]:
+        return self.command(self._promote_jobs, queue, count)
+
+    async def _promote_jobs(self, queue: str, count: int | None) -> int:
+        bound = self.settings.max_snapshot_jobs
+        limit = bound if count is None else min(max(0, count), bound)
+        rows = await self.run(self.queries.delayed, (Int4(self.ns), queue, Int8(limit)))
+        return await self.in_steps([key for (key,) in rows], _promote)
+
+    def retry_completed(
+        self, queue: str, id: str | None = None, count: int | None = None, before: int | None = None
+    ) -> Answer[int]:
+        return self.command(self._retry_completed, queue, id, count, before)
+
+    async def _retry_completed(self, queue: str, id: str | None, count: int | None, before: int | None) -> int:
+        if id is not None:
+            keys = [to_key(id)]
+        else:
+            bound = self.settings.max_snapshot_jobs
+            limit = bound if count is None else min(max(0, count), bound)
+            latest = 2**62 if before is None else before
+            rows = await self.run(self.queries.ended, (Int4(self.ns), queue, Int8(latest), Int8(limit)))
+            keys = [key for (key,) in rows]
+
+        def decide(record: Record, now: int) -> transitions.Outcome | None:
+            job = record.job
+            if job.location != Location.COMPLETED or job.queue != queue:
+                return None
+            return transitions.run_again(job, now)
+
+        return await self.in_steps(keys, decide)
+
+    async def in_steps(self, keys: list[str], decide: Decide) -> int:
+        """Decide on many jobs, a bounded number a transaction. Gives how many changed."""
+        changed = 0
+        for at in range(0, len(keys), STEP_ROWS):
+            changed += await self.decide(keys[at : at + STEP_ROWS], decide)
+        return changed
+
+    # -- single jobs --------------------------------------------------------------------------------------------------
+
+    async def _one(self, id: str, missing: Exception, decide: Decide) -> None:
+        """Decide on one job, or raise ``missing``."""
+        found = False
+
+        def decide_found(record: Record, now: int) -> transitions.Outcome | None:
+            nonlocal found
+            found = True
+            return decide(record, now)
+
+        await self.decide([to_key(id)], decide_found)
+        if not found:
+            raise missing
+
+    def cancel(self, id: str) -> Answer[None]:
+        error = NotFound("Job not found or cannot be cancelled")
+
+        def decide(record: Record, _: int) -> transitions.Outcome:
+            if record.job.location not in (Location.READY, Location.GATED, Location.PARKED):
+                raise error
+            return transitions.Outcome(removed=True, notices=[transitions.Notice("removed", {"prev": "waiting"})])
+
+        return self.command(self._one, id, error, decide)
+
+    def discard(self, id: str, token: str | None = None) -> Answer[None]:
+        error = NotFound("Job not found")
+
+        def decide(record: Record, now: int) -> transitions.Outcome:
+            job = record.job
+            if job.location == Location.ACTIVE:
+                check_lease(record, token, now)
+            elif job.location != Location.READY:
+                raise error
+            return transitions.discarded(job, now, self.policies(record))
+
+        return self.command(self._one, id, error, decide)
+
+    def promote(self, id: str) -> Answer[None]:
+        error = NotFound("Job not found or not delayed")
+
+        def decide(record: Record, now: int) -> transitions.Outcome:
+            outcome = _promote(record, now)
+            if outcome is None:
+                raise error
+            return outcome
+
+        return self.command(self._one, id, error, decide)
+
+    def change_delay(self, id: str, delay_ms: int, token: str | None = None) -> Answer[bool]:
+        return self.command(self._change_delay, id, delay_ms, token)
+
+    async def _change_delay(self, id: str, delay_ms: int, token: str | None) -> bool:
+        def decide(record: Record, now: int) -> transitions.Outcome | None:
+            job = record.job
+            run_at = now + delay_ms
+            if job.location == Location.READY:
+                return transitions.moved(job, run_at)
+            if job.location != Location.ACTIVE:
+                return None
+            check_lease(record, token, now)
+            return transitions.handed_back(job, run_at, transitions.Notice("delayed", {"delay": delay_ms}))
+
+        return await self.decide([to_key(id)], decide) > 0
+
+    def move_to_wait(self, id: str, token: str | None = None) -> Answer[None]:
+        def decide(record: Record, now: int) -> transitions.Outcome | None:
+            job = record.job
+            state = record.state(now)
+            if state == "active":
+                check_lease(record, token, now)
+                return transitions.handed_back(job, now, transitions.Notice("waiting", {"prev": "active"}))
+            if state == "delayed":
+                return transitions.moved(job, now)
+            if state == "failed":
+                return transitions.retried(job, now)
+            if state in ("waiting", "prioritized"):
+                return None
+            raise Conflict(f"Cannot move job from state '{state}' to waiting")
+
+        return self.command(self._one, id, Conflict("Cannot move job from state 'unknown' to waiting"), decide)
+
+    def move_to_waiting_children(self, id: str, token: str | None = None) -> Answer[None]:
+        error = NotFound("Job is not active")
+
+        def decide(record: Record, now: int) -> transitions.Outcome:
+            if record.job.location != Location.ACTIVE:
+                raise error
+            check_lease(record, token, now)
+            return transitions.parked(record.job, now, Location.PARKED)
+
+        return self.command(self._one, id, error, decide)
+
+    def change_priority(self, id: str, priority: int, lifo: bool | None = None) -> Answer[None]:
+        return self.command(self._change_priority, id, priority, lifo)
+
+    async def _change_priority(self, id: str, priority: int, lifo: bool | None) -> None:
+        error = NotFound("Job not found or not in queue")
+        key = to_key(id)
+
+        async def body(connection: Connection) -> Changes:
+            now, records = await self.lock(connection, [key])
+            record = records.get(key)
+            if record is None or record.job.location != Location.READY:
+                raise error
+            changes = Changes(now, self.codec)
+            changes.add(record, transitions.reordered(record.job, priority, lifo))
+            await connection.execute(self.queries.add_levels, (Int4(record.queue_id), arrays.int4s([priority])))
+            await changes.write(connection, self.queries, self.ns)
+            return changes
+
+        self.written(await self.database.transaction(body))
+
+    def update_data(self, id: str, data: bytes) -> Answer[None]:
+        return self.command(self._update_data, id, data)
+
+    async def _update_data(self, id: str, data: bytes) -> None:
+        key = to_key(id)
+
+        async def body(connection: Connection) -> None:
+            _, records = await self.lock(connection, [key])
+            record = records.get(key)
+            if record is None or record.job.location in (Location.COMPLETED, Location.DEAD):
+                raise NotFound("Job not found or cannot be updated")
+            await connection.execute(self.queries.set_data, (Int4(self.ns), key, kept_topology(record.job.data, data)))
+
+        await self.database.transaction(body)
+
+
+def _promote(record: Record, now: int) -> transitions.Outcome | None:
+    job = record.job
+    if job.location != Location.READY or job.run_at <= now:
+        return None
+    return transitions.moved(job, now)
+
+
+def kept_topology(present: bytes | None, wanted: bytes) -> bytes:
+    """``wanted`` with the topology keys of a flow that ``present`` has.
+
+    Raises:
+        ValidationError: it is not an object, or sets such a key itself.
+    """
+    if present is None or b"__" not in present:
+        return wanted
+    old: Any = decode(present)
+    kept = {key: old[key] for key in FLOW_KEYS if key in old} if isinstance(old, dict) else {}
+    if not kept:
+        return wanted
+    new: Any = decode(wanted)
+    if not isinstance(new, dict):
+        raise ValidationError("flow job data must be an object")
+    for key in new:
+        if isinstance(key, str) and key.startswith("__") and (key not in kept or new[key] != kept[key]):
+            raise ValidationError(f"flow job data key is reserved: {key}")
+    return Packer().pack({**new, **kept})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, get_args
+
 from psycopg.types.numeric import Int4, Int8
 
 from bunqueue_core.answer import Answer
@@ -10,6 +12,7 @@ from bunqueue_core.model.requests import (
     DlqConfig,
     DlqEntry,
     DlqFilter,
+    DlqReason,
     StallConfig,
 )
 from bunqueue_postgres import arrays, transitions
@@ -75,7 +78,7 @@ class DeadLettering(BrokerBase):
         def decide(record: Record, now: int) -> transitions.Outcome | None:
             if record.job.location != Location.DEAD or record.job.queue != queue:
                 return None
-            return transitions.retried(record.job, now, record.dead_letter())
+            return transitions.retried(record.job, now)
 
         retried = 0
         for at in range(0, len(keys), STEP_ROWS):
@@ -103,7 +106,7 @@ class DeadLettering(BrokerBase):
     async def _erase_dead(self, queue: str, keys: list[str]) -> int:
         async def body(connection: Connection) -> int:
             now, records = await self.lock(connection, keys)
-            changes = Changes(now)
+            changes = Changes(now, self.codec)
             erased = 0
             for record in records.values():
                 if record.job.location == Location.DEAD and record.job.queue == queue:
@@ -147,12 +150,68 @@ class DeadLettering(BrokerBase):
 
         return self.command(work)
 
+    def dlq_stats(self, queue: str) -> Answer[dict[str, Any]]:
+        return self.command(self._dlq_stats, queue)
+
+    async def _dlq_stats(self, queue: str) -> dict[str, Any]:
+        config = await self.database.run(self.queries.queue, (Int4(self.ns), queue))
+        policy = read_dlq_config(config[0][3] if config else None)
+        records = await self._dead(queue, None, None)
+        clock = await self.database.run(self.queries.clock, ())
+        now = clock[0][0]
+        entries = [record.dead_letter() for record in records]
+        reasons = dict.fromkeys(get_args(DlqReason), 0)
+        for entry in entries:
+            reasons[entry.reason] += 1
+        entered = [entry.entered_at for entry in entries]
+        return {
+            "total": len(entries),
+            "byReason": reasons,
+            "byQueue": {queue: len(entries)},
+            "pendingRetry": sum(_retriable(entry, policy, now) for entry in entries),
+            "expired": sum(entry.expires_at is not None and entry.expires_at <= now for entry in entries),
+            "oldestEntry": min(entered, default=None),
+            "newestEntry": max(entered, default=None),
+        }
+
+    async def maintain_dead_letters(self) -> int:
+        """Remove dead letters that have expired and retry those whose time for it has come. Gives the number handled."""
+
+        async def body(connection: Connection) -> tuple[int, Changes]:
+            cursor = connection.cursor(binary=True)
+            await cursor.execute(self.queries.dead_due, (Int4(self.ns), Int4(STEP_ROWS)))
+            now, records = await self.lock(connection, [key for (key,) in await cursor.fetchall()])
+            changes = Changes(now, self.codec)
+            for record in records.values():
+                entry = record.dead_letter()
+                if entry.expires_at is not None and entry.expires_at <= now:
+                    changes.erase(record)
+                elif record.dlq.auto_retry and _retriable(entry, record.dlq, now):
+                    changes.add(record, transitions.auto_retried(record.job, now, entry, record.dlq))
+                else:
+                    # Its policy has changed: it is due at its expiry only.
+                    entry.next_retry_at = None
+                    changes.add(record, transitions.Outcome(entry=entry))
+            if records:
+                await changes.write(connection, self.queries, self.ns)
+            return len(records), changes
+
+        handled, changes = await self.database.transaction(body)
+        self.written(changes)
+        return handled
+
     async def trim_dead_letters(self, queue_id: int) -> None:
         """Remove the oldest dead letters of a queue beyond its bound."""
         rows = await self.database.run(self.queries.policies, (Int4(queue_id),))
         for (dlq,) in rows:
             bound = read_dlq_config(dlq).max_entries
             await self.database.run(self.queries.dead_surplus, (Int4(queue_id), Int8(bound)))
+
+
+def _retriable(entry: DlqEntry, config: DlqConfig, now: int) -> bool:
+    return (
+        entry.retry_count < config.max_auto_retries and entry.next_retry_at is not None and entry.next_retry_at <= now
+    )
 
 
 def _matches(entry: DlqEntry, filter: DlqFilter, now: int) -> bool:

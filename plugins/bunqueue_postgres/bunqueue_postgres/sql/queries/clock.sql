@@ -1,0 +1,2 @@
+-- The time, epoch ms.
+SELECT bunqueue.now_ms()

@@ -1,0 +1,11 @@
+-- Removes what a queue has beside its jobs, and its settings; it is not listed any more until it is used again.
+-- Locks: the queue's row.
+WITH proofs AS (
+    DELETE FROM bunqueue.proofs WHERE queue_id = $1::int4
+), events AS (
+    DELETE FROM bunqueue.events WHERE queue_id = $1::int4
+)
+UPDATE bunqueue.queues
+SET listed = false, paused = false, limited = false, features = 0, priorities = '{}', rate_limit = NULL, rate_duration = NULL,
+    rate_expires_at = NULL, rate_window_at = NULL, rate_count = 0, concurrency_limit = NULL, stall_config = NULL, dlq_config = NULL
+WHERE id = $1::int4
