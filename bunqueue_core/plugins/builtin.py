@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
+from bunqueue_core.events.ndjson import configured_sinks
 from bunqueue_core.model.rules import BACKOFF_STRATEGIES
-from bunqueue_core.plugins.drivers import BackoffStrategy, StorageDriver
+from bunqueue_core.plugins.drivers import BackoffStrategy, EventSink, StorageDriver
 from bunqueue_core.plugins.hookspecs import hookimpl
 from bunqueue_core.storage.memory import MEMORY_DRIVER
 
@@ -20,3 +22,9 @@ def bunqueue_storage_drivers() -> Iterable[StorageDriver]:
 def bunqueue_backoff_strategies() -> Mapping[str, BackoffStrategy]:
     """``fixed`` and ``exponential``."""
     return BACKOFF_STRATEGIES
+
+
+@hookimpl
+def bunqueue_event_sinks(settings: Any) -> Iterable[EventSink]:
+    """``ndjson`` and ``stdout``: newline-delimited JSON in a file or on standard output."""
+    return configured_sinks(settings.events.sinks)
