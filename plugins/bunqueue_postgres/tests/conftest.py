@@ -10,9 +10,7 @@ import pytest
 from bunqueue_postgres.broker import PostgresBroker
 from bunqueue_postgres.settings import PostgresStorage
 from bunqueue_postgres.testing import PostgresServer, binaries
-
-from bunqueue_core.model.ports import Ports
-from bunqueue_core.plugins.drivers import OpenContext
+from postgres_contexts import open_context
 
 OpenBroker = Callable[..., PostgresBroker]
 
@@ -25,11 +23,6 @@ def postgres() -> Iterator[PostgresServer]:
     server = PostgresServer()
     yield server
     server.close()
-
-
-def open_context() -> OpenContext:
-    """What the core hands over, with real ids and a log that is dropped."""
-    return OpenContext(Ports(), "0.0.0", "server", lambda *_, **__: None)
 
 
 @pytest.fixture

@@ -1,0 +1,235 @@
+"""Several brokers on one namespace: names, fences, leases of others, wake-ups, and what one connection may do."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import psycopg
+import pytest
+from bunqueue_postgres.broker import PostgresBroker
+from bunqueue_postgres.testing import PostgresServer
+
+from bunqueue_core.model.errors import BackendBusy, BunqueueError, ConfigurationError, LeaseLost, StorageUnavailable
+from bunqueue_core.model.job import JobSpec
+from bunqueue_core.model.requests import Ack, Delivery, Failure, PullRequest, Renewal
+
+OpenBroker = Callable[..., PostgresBroker]
+
+
+@pytest.fixture
+async def start(open_broker: OpenBroker) -> AsyncIterator[Callable[..., Any]]:
+    """Starts brokers of the test's namespace, and closes them."""
+    opened: list[PostgresBroker] = []
+
+    async def started(**settings: Any) -> PostgresBroker:
+        broker = open_broker(**settings)
+        opened.append(broker)
+        await broker.start()
+        return broker
+
+    yield started
+    for broker in opened:
+        await broker.close()
+
+
+async def push(broker: PostgresBroker, count: int = 1, queue: str = "q", **settings: Any) -> list[str]:
+    return (await broker.push(queue, [JobSpec("n", b"\x01", **settings) for _ in range(count)])).ids
+
+
+async def pull(broker: PostgresBroker, count: int = 1, queue: str = "q", **settings: Any) -> list[Delivery]:
+    return await broker.pull(PullRequest(queue, count, "w", **settings))
+
+
+async def until(condition: Callable[[], Any], patience_s: float = 15.0) -> None:
+    """Wait until ``condition()`` (awaited) is true."""
+    async with asyncio.timeout(patience_s):
+        while not await condition():  # noqa: ASYNC110 - what it waits for is another process's or the database's doing
+            await asyncio.sleep(0.02)
+
+
+async def test_a_live_name_cannot_be_taken(start: Any) -> None:
+    await start(broker_id="a")
+    with pytest.raises(ConfigurationError, match='brokerId "a" is already active'):
+        await start(broker_id="a")
+    await start(broker_id="b")
+
+
+async def test_a_name_is_free_after_an_orderly_stop(start: Any) -> None:
+    first = await start(broker_id="a")
+    await first.close()
+    assert (await start(broker_id="a")).health().ready
+
+
+async def test_a_silent_broker_loses_its_name_and_its_claims(start: Any, postgres: PostgresServer) -> None:
+    old = await start(broker_id="a")
+    await push(old)
+    async with await psycopg.AsyncConnection.connect(postgres.dsn, autocommit=True) as admin:
+        await admin.execute("UPDATE bunqueue.brokers SET heartbeat_at = 0 WHERE ns = %s", (old.ns,))
+        new = await start(broker_id="a")
+    with pytest.raises(StorageUnavailable, match="taken over"):
+        await pull(old)
+    health = old.health()
+    assert (health.ready, health.degraded) == (False, True)
+    assert len(await pull(new)) == 1
+
+
+async def test_a_broker_acknowledges_what_another_delivered(start: Any) -> None:
+    one, other = await start(), await start()
+    (id,) = await push(one)
+    (delivery,) = await pull(one)
+    assert await other.extend([Renewal(id, delivery.token)]) == [True]
+    done = await other.ack([Ack(id, delivery.token, b"\x05")])
+    assert (done.outcomes, done.errors) == (["applied"], {})
+    assert await one.states([id]) == ["completed"]
+
+
+async def test_an_expired_owner_cannot_acknowledge(start: Any) -> None:
+    one, other = await start(), await start()
+    (id,) = await push(one)
+    (delivery,) = await pull(one, lock_ttl_ms=200)
+
+    async def recovered() -> bool:
+        return (await other.states([id])) != ["active"]
+
+    await until(recovered)
+    (again,) = await pull(other)
+    for broker in (one, other):
+        with pytest.raises(LeaseLost, match=f"Invalid or expired lock token for job {id}"):
+            await broker.ack([Ack(id, delivery.token)])
+        with pytest.raises(LeaseLost):
+            await broker.fail([Failure(id, "late", delivery.token)])
+    assert (await other.ack([Ack(id, again.token)])).errors == {}
+
+
+async def test_a_lease_is_over_when_its_time_is(start: Any) -> None:
+    broker = await start(lease_duration_ms=600_000)  # so that nothing recovers it meanwhile
+    (id,) = await push(broker)
+    (delivery,) = await pull(broker, lock_ttl_ms=1)
+    await asyncio.sleep(0.05)
+    with pytest.raises(LeaseLost):
+        await broker.ack([Ack(id, delivery.token)])
+    assert await broker.extend([Renewal(id, delivery.token)]) == [False]
+
+
+async def test_a_notification_wakes_another_brokers_pull(start: Any) -> None:
+    one = await start(poll_interval_ms=600_000)
+    other = await start(poll_interval_ms=600_000)
+
+    async def both_known() -> bool:
+        return bool(one.statistics()["liveBrokers"] >= 2)
+
+    await until(both_known)
+    waiting = asyncio.ensure_future(pull(other, wait_ms=600_000))
+    await asyncio.sleep(0.05)
+    (id,) = await push(one)
+    async with asyncio.timeout(10):
+        (delivery,) = await waiting
+    assert delivery.job.id == id
+
+
+async def test_pause_holds_for_all(start: Any) -> None:
+    one, other = await start(), await start()
+    await push(one)
+    await one.pause("q")
+    assert await pull(other) == []
+    assert await other.is_paused("q")
+    await other.resume("q")
+    assert len(await pull(one)) == 1
+
+
+async def test_an_orderly_stop_hands_back_only_its_own(start: Any) -> None:
+    one, other = await start(), await start()
+    await push(one, 2)
+    (mine,) = await pull(one)
+    (theirs,) = await pull(other)
+    await one.extend([Renewal(mine.job.id, mine.token)])
+    await one.close()
+    assert await other.states([mine.job.id, theirs.job.id]) == ["waiting", "active"]
+    (again,) = await pull(other)
+    assert (again.job.id, again.job.attempts) == (mine.job.id, 0)
+
+
+async def test_namespaces_never_meet(start: Any) -> None:
+    one, other = await start(), await start(namespace="another-of-this-test")
+    await push(one, custom_id="x")
+    assert (await other.push("q", [JobSpec("n", None, custom_id="x")])).outcomes == ["created"]
+    assert await other.counts("q") == await one.counts("q")
+    await one.pause("q")
+    assert len(await pull(other)) == 1
+    await other.obliterate("q")
+    assert await one.states(["x"]) == ["waiting"]
+
+
+async def test_same_ids_pushed_at_once_are_admitted_once(start: Any) -> None:
+    brokers = [await start() for _ in range(3)]
+    ids = [f"id-{n}" for n in range(40)]
+    pushes = [
+        brokers[n % 3].push("q", [JobSpec("n", None, custom_id=id) for id in (ids if n % 2 else reversed(ids))])
+        for n in range(12)
+    ]
+    outcomes = [outcome for pushed in pushes for outcome in (await pushed).outcomes]
+    assert outcomes.count("created") == 40
+    assert (await brokers[0].counts("q")).waiting == 40
+
+
+async def test_gathered_calls_fail_apart(start: Any) -> None:
+    broker = await start()
+    ids = await push(broker, 3)
+    one, two, three = await pull(broker, 3)
+    good = broker.ack([Ack(one.job.id, one.token)])
+    bad = broker.ack([Ack(two.job.id, "wrong"), Ack(three.job.id, three.token)])
+    missing = broker.ack([Ack("never", "t")])
+    assert (await good).errors == {}
+    with pytest.raises(LeaseLost):
+        await bad
+    assert list((await missing).errors) == [0]
+    assert await broker.states(ids) == ["completed", "active", "active"]
+
+
+async def test_more_statements_than_may_wait_are_busy(start: Any) -> None:
+    broker = await start(max_concurrent_operations=1, max_queued_operations=2)
+    answers = [broker.counts(f"q{n}") for n in range(20)]
+    outcomes = await asyncio.gather(*(_awaited(answer) for answer in answers), return_exceptions=True)
+    refused = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
+    assert 0 < len(refused) < 20
+    assert {type(error) for error in refused} == {BackendBusy}
+    assert {str(error)[:14] for error in refused} == {"Backend busy: "}
+    assert (await broker.counts("q")).waiting == 0
+
+
+async def test_a_lone_job_costs_one_statement_a_step(start: Any) -> None:
+    broker = await start(lease_duration_ms=600_000, poll_interval_ms=600_000)
+    await push(broker)
+    (delivery,) = await pull(broker)
+    await broker.ack([Ack(delivery.job.id, delivery.token)])
+    before = broker.statistics()["databaseStatements"]
+    await push(broker, 500)
+    deliveries = await pull(broker, 500)
+    await broker.ack([Ack(d.job.id, d.token, b"\x01") for d in deliveries])
+    after = broker.statistics()["databaseStatements"]
+    assert after - before <= 4  # push, claim, acknowledge, and the statistics' own look
+
+
+async def test_concurrent_single_calls_share_statements(start: Any) -> None:
+    broker = await start(lease_duration_ms=600_000, poll_interval_ms=600_000)
+    await push(broker)
+    before = broker.statistics()["databaseStatements"]
+    answers = [broker.push("q", [JobSpec("n", None)]) for _ in range(200)]
+    ids = [(await answer).ids[0] for answer in answers]
+    assert len(set(ids)) == 200
+    assert broker.statistics()["databaseStatements"] - before <= 5
+
+
+async def test_a_database_that_cannot_be_reached_stops_the_start(open_broker: OpenBroker) -> None:
+    broker = open_broker(url="postgresql://nobody@127.0.0.1:1/none")
+    with pytest.raises(BunqueueError) as caught:
+        await broker.start()
+    assert str(caught.value) == "Storage unavailable: the database cannot be reached"
+    assert "127.0.0.1" not in str(caught.value)
+    await broker.close()
+
+
+async def _awaited(answer: Any) -> Any:
+    return await answer
