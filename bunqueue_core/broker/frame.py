@@ -231,6 +231,7 @@ class LocalFrame(Broker):
             self._waits.clear()
             if self.capabilities.persistent:
                 self._engine.hand_back_all(self._now())
+                self._engine.store_metrics(self._now())
         for waiting in parked:
             waiting.answer.settle([])
         for wait in waits:
