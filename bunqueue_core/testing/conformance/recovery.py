@@ -266,6 +266,20 @@ class CrashCases(Kit):
         assert (entry.reason, entry.error) == ("stalled", "Job stalled 3 times (recovered at startup)")
         assert [record["error"] for record in entry.attempts[:2]] == ["Interrupted during recovery"] * 2
 
+    @rule("S-205", "S-212")
+    def test_a_crash_adds_to_the_dead_letters(self, h: Harness) -> None:
+        if h.capabilities.multi_broker:
+            h.not_offered("recovery at start (leases outlive a broker)")
+        earlier = [h.taken(custom_id=f"earlier-{n}", max_attempts=1) for n in range(3)]
+        for delivery in earlier:
+            h.lose(delivery)
+        last = h.taken(max_attempts=1)
+        h.crash()
+        ids = [*(delivery.job.id for delivery in earlier), last.job.id]
+        assert [entry.job.id for entry in h.dead_letters()] == ids
+        h.reopen()
+        assert [entry.job.id for entry in h.dead_letters()] == ids
+
     @rule("S-213")
     def test_a_late_acknowledgement_reaches_a_recovered_job(self, h: Harness) -> None:
         if h.capabilities.multi_broker:

@@ -1,0 +1,93 @@
+"""Wire scenarios against our server give the transcripts that were recorded from the reference, or a deliberate difference.
+
+``disabled.json`` names what the server cannot do yet, with its reason: files (``streams``) or scenarios (``push.defaults``).
+``overrides/`` holds deliberate differences; make one with ``replay.py check … --overrides overrides -k NAME --accept "why"``.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import replay
+from fixtures.server import ServerProcess, running_server
+
+HERE = Path(__file__).parent
+SCENARIOS = replay.load(sorted((HERE / "scenarios").glob("*.py")))
+DISABLED: dict[str, str] = json.loads((HERE / "disabled.json").read_text())
+OVERRIDES = HERE / "overrides"
+
+#: Scenarios that run at once: each has queues of its own, and most of their time they wait.
+AT_ONCE = 6
+
+
+def disabled(name: str) -> str | None:
+    """Why a scenario is not enabled yet; None if it is."""
+    return DISABLED.get(name) or DISABLED.get(name.split(".")[0])
+
+
+ENABLED = [name for name in SCENARIOS if disabled(name) is None]
+
+
+class Transcripts:
+    """Transcripts of all enabled scenarios that were selected, played against one server a few at a time."""
+
+    def __init__(self, server: ServerProcess, names: list[str]) -> None:
+        self._pool = concurrent.futures.ThreadPoolExecutor(AT_ONCE)
+        # The slow ones first: they wait for timers, while the others pass by.
+        names = sorted(names, key=lambda name: not SCENARIOS[name].opts.get("slow"))
+        self._futures = {
+            name: self._pool.submit(replay.run_one, SCENARIOS[name], "127.0.0.1", server.port, server.http_port)
+            for name in names
+        }
+
+    def of(self, name: str) -> list[str]:
+        """Lines of the transcript of a scenario."""
+        return replay.dump(self._futures[name].result())
+
+    def close(self) -> None:
+        """End the threads; what has not begun is not played."""
+        self._pool.shutdown(cancel_futures=True)
+
+
+@pytest.fixture(scope="module", params=["memory", "sqlite"])
+def transcripts(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Transcripts]:
+    data_path = tmp_path_factory.mktemp("oracle") / "queue.db" if request.param == "sqlite" else None
+    selected: dict[str, None] = {}
+    for item in request.session.items:
+        callspec: Any = getattr(item, "callspec", None)
+        if callspec is not None and callspec.params.get("transcripts") == request.param:
+            selected[callspec.params["name"]] = None
+    with running_server(data_path) as server:
+        played = Transcripts(server, list(selected))
+        yield played
+        played.close()
+
+
+@pytest.mark.parametrize("name", ENABLED)
+def test_the_transcript_is_the_recorded_one(transcripts: Transcripts, name: str) -> None:
+    want, _, _ = replay.expected(name, HERE / "golden", OVERRIDES)
+    difference = replay.difference(want, transcripts.of(name))
+    assert not difference, "\n".join(difference)
+
+
+def test_every_scenario_has_a_recording() -> None:
+    assert {path.stem for path in (HERE / "golden").glob("*.json")} == set(SCENARIOS)
+
+
+def test_what_is_disabled_exists_and_has_a_reason() -> None:
+    known = set(SCENARIOS) | {name.split(".")[0] for name in SCENARIOS}
+    assert set(DISABLED) - known == set()
+    assert all(DISABLED.values())
+
+
+def test_deliberate_differences_have_reasons_and_differ() -> None:
+    for path in OVERRIDES.glob("*.json"):
+        assert path.stem in SCENARIOS
+        assert json.loads(path.read_text())["reason"]
+        _, _, stale = replay.expected(path.stem, HERE / "golden", OVERRIDES)
+        assert not stale, f"{path.name} equals the recording"
