@@ -1,7 +1,7 @@
 """The engine against the reference model: random calls on a settable clock, restarts and crashes at arbitrary points.
 
 After every step the broker and the model must show the same: who is in which state, what the counts say, in which order jobs are
-delivered, which calls are refused. ``make campaign`` (or ``pytest -m campaign``) runs the longer search.
+delivered, which calls are refused. ``pytest -m campaign tests/engine`` runs the longer search.
 """
 
 from __future__ import annotations
