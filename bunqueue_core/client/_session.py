@@ -172,10 +172,11 @@ class CommandAnswer(Answer[Any]):
         started: when it was sent, seconds on the session's clock.
         deadline: when it fails for want of a response, None for never.
         decode: makes the value from a successful response; None takes the response as it is.
-        late: called with a successful response that arrives after the answer was given up (see :meth:`give_up`).
+        late: called with a successful response that arrives after the answer was given up.
+        orphan: ready once a response has come, or none can come any more, to an answer that was given up.
     """
 
-    __slots__ = ("command", "deadline", "decode", "late", "req_id", "started")
+    __slots__ = ("command", "deadline", "decode", "late", "orphan", "req_id", "started")
 
     def __init__(
         self,
@@ -194,6 +195,7 @@ class CommandAnswer(Answer[Any]):
         self.deadline = deadline
         self.decode = decode
         self.late: Decoder | None = None
+        self.orphan: Answer[None] | None = None
 
     def accept(self, response: dict[str, Any]) -> None:
         """Settle with ``response``: its value, or the error that it reports."""
@@ -209,6 +211,22 @@ class CommandAnswer(Answer[Any]):
             self.fail(CommandError(f"Invalid {self.command} response: {error!r}"))
         else:
             self.settle(value)
+
+    def give_up(self, value: Any, late: Decoder, driver: Driver | None) -> Answer[None]:
+        """Settle with ``value`` now; a successful response that still comes goes to ``late``.
+
+        Returns:
+            An answer that is ready once that response has come, or cannot come any more.
+        """
+        self.late = late
+        self.orphan = Answer(driver)
+        self.settle(value)
+        return self.orphan
+
+    def bury(self) -> None:
+        """No response will come to an answer that was given up."""
+        if self.orphan is not None:
+            self.orphan.settle(None)
 
 
 class Session:
@@ -321,6 +339,7 @@ class Session:
         if answer.ready:
             if answer.late is not None and response.get("ok") is True:
                 answer.late(response)
+            answer.bury()
             return
         if self.options.on_telemetry is not None:
             self.emit(
@@ -348,11 +367,11 @@ class Session:
 
     def expire_one(self, answer: CommandAnswer) -> bool:
         """Fail ``answer`` because no response came. True if the connection must be given up for it."""
-        if self.pending.pop(answer.req_id, None) is not None and answer.fail(
-            CommandTimeoutError(f"no response for {answer.command} within timeout")
-        ):
-            self._timeouts += 1
-            self.emit("command_timeout", cmd=answer.command, req_id=answer.req_id)
+        if self.pending.pop(answer.req_id, None) is not None:
+            if answer.fail(CommandTimeoutError(f"no response for {answer.command} within timeout")):
+                self._timeouts += 1
+                self.emit("command_timeout", cmd=answer.command, req_id=answer.req_id)
+            answer.bury()
         return self._timeouts >= MAX_TIMEOUTS
 
     def connected(self, duration_s: float) -> None:
@@ -416,6 +435,7 @@ class Session:
             except KeyError:  # answered by another thread meanwhile
                 return
             answer.fail(error)
+            answer.bury()
 
     def emit(self, event_type: str, **fields: Any) -> None:
         """Hand a telemetry event to the callback, whose exceptions are its own affair."""

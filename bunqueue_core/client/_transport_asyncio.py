@@ -141,8 +141,7 @@ class AsyncioTransport:
     def give_up(self, answer: Answer[Any], value: Any, late: Decoder) -> None:
         """Settle a pending ``answer`` with ``value`` now; a response that still comes goes to ``late``."""
         if isinstance(answer, CommandAnswer):
-            answer.late = late
-            answer.settle(value)
+            answer.give_up(value, late, None)
 
     def listen(self, on_event: Callable[[dict[str, Any]], None]) -> None:
         """Call ``on_event`` with the members of each event that the server sends."""

@@ -23,6 +23,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from bunqueue_core.answer import Answer
+from bunqueue_core.client._acompat import spawn
 from bunqueue_core.client._session import (
     DEFAULT_TIMEOUT,
     CommandAnswer,
@@ -254,11 +255,12 @@ class ThreadTransport:
     def give_up(self, answer: Answer[Any], value: Any, late: Decoder) -> None:
         """Settle a pending ``answer`` with ``value`` now; a response that still comes goes to ``late``."""
         if isinstance(answer, CommandAnswer):
-            answer.late = late
-            answer.settle(value)
+            orphan = answer.give_up(value, late, self)
             wire = self._wire
             if wire is not None:
                 wire.wake()
+                # Nobody may wait for anything else on this connection for long, and the response must not lie there.
+                spawn("bunqueue-late-answer", self.drive, orphan, None)
 
     def listen(self, on_event: Callable[[dict[str, Any]], None]) -> None:
         """Call ``on_event`` with the members of each event that the server sends."""

@@ -362,7 +362,9 @@ class Worker(WorkerBase):
     async def _fetch(self, verbs: Verbs, count: int) -> list[Job]:
         """Report the outcomes that are there and pull up to ``count`` jobs, in one trip and one commit."""
         settlements = self._send(verbs, self._take_outcomes(), flush=False)
-        pull = verbs.pull(self._request(count, self._options.poll_timeout_ms))
+        # After the last job the first look does not wait, so that listeners hear at once that the queue is drained.
+        wait_ms = 0 if self._busy and not self._running else self._options.poll_timeout_ms
+        pull = verbs.pull(self._request(count, wait_ms))
         with self._mutex:
             self._parked = pull
             flush = bool(self._outcomes) and not self._flushing
@@ -407,7 +409,7 @@ class Worker(WorkerBase):
         if self._busy and not self._leases:
             self._busy = False
             self.emit("drained")
-        if not self._paused:
+        elif not self._paused:
             await self._rest(EMPTY_POLL_PAUSE_S if self._options.poll_timeout_ms else self._options.drain_delay_s)
 
     async def _pull_failed(self, error: BunqueueError | None) -> None:

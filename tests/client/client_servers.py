@@ -29,6 +29,7 @@ class ScriptedServer:
         self.commands: list[dict[str, Any]] = []
         self.connections: list[ScriptedConnection] = []
         self.changed = threading.Condition()
+        self._closing = False
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self._thread = threading.Thread(target=self._accept, daemon=True)
@@ -41,9 +42,9 @@ class ScriptedServer:
 
     def _accept(self) -> None:
         while True:
-            try:
-                sock, _ = self._listener.accept()
-            except OSError:
+            sock, _ = self._listener.accept()
+            if self._closing:
+                sock.close()
                 return
             connection = ScriptedConnection(self, sock)
             with self.changed:
@@ -63,16 +64,17 @@ class ScriptedServer:
         return [command for command in self.commands if command["cmd"] == name]
 
     def close(self) -> None:
-        """End it and its connections."""
-        # A blocked accept does not notice that its socket is closed elsewhere.
-        with socket.socket() as last:
-            last.settimeout(1)
-            self._listener.settimeout(0)
-            last.connect_ex(("127.0.0.1", self.port))
+        """End it and its connections. Idempotent."""
+        if self._closing:
+            return
+        self._closing = True
+        # A blocked accept does not notice that its socket is closed elsewhere; a connection wakes it.
+        socket.create_connection(("127.0.0.1", self.port)).close()
+        self._thread.join(5)
         self._listener.close()
         for connection in self.connections:
             connection.drop()
-        self._thread.join(5)
+            connection.thread.join(5)
 
 
 class ScriptedConnection:
@@ -90,8 +92,9 @@ class ScriptedConnection:
             try:
                 data = self.sock.recv(65536)
             except OSError:
-                return
+                data = b""
             if not data:
+                self.sock.close()
                 return
             buffer += data
             while len(buffer) >= 4 and len(buffer) >= 4 + struct.unpack(">I", buffer[:4])[0]:
@@ -128,7 +131,6 @@ class ScriptedConnection:
         """Cut the connection."""
         with contextlib.suppress(OSError):
             self.sock.shutdown(socket.SHUT_RDWR)
-        self.sock.close()
 
 
 def obliging(command: dict[str, Any], connection: ScriptedConnection) -> Reply:
