@@ -16,6 +16,7 @@ from bunqueue_core.commands.session import Session
 from bunqueue_core.commands.table import ABSENT
 from bunqueue_core.model.errors import CommandError, Conflict, LeaseLost, NotFound, ValidationError
 from bunqueue_core.model.job import DEFAULT_OPTIONS, Job
+from bunqueue_core.model.options import JobReader
 from bunqueue_core.model.payload import NULL, Packed
 from bunqueue_core.model.requests import (
     Ack,
@@ -40,6 +41,7 @@ from bunqueue_core.model.requests import (
     StallConfig,
 )
 from bunqueue_core.model.wire import ViewWithoutState
+from bunqueue_core.scheduling.definition import DefinitionReader, Entry
 from bunqueue_core.testing import SettableClock
 
 JOB = Job("id", "q", "n", None, DEFAULT_OPTIONS, 0, 1, 1, "waiting", 1)
@@ -144,6 +146,19 @@ class TestPush:
     @pytest.mark.parametrize("jobs", [None, 5, "x", {}])
     def test_a_batch_is_a_list(self, desk: Desk, jobs: Any) -> None:
         assert desk.refused("PUSHB", queue="q", jobs=jobs) in ("jobs is required", "jobs must be an array")
+
+
+class TestFlow:
+    def test_a_flow(self, desk: Desk) -> None:
+        desk.broker.on("push_flow", [JOB])
+        jobs = [{"id": "id", "queue": "q", "input": {"data": {}}}]
+        assert desk.run("PUSHF", jobs=jobs) == {"data": {"jobs": [JOB]}}
+        ((member,),) = desk.broker.last
+        assert (member.id, member.queue, member.spec.name) == ("id", "q", "default")
+
+    def test_an_empty_flow_asks_nobody(self, desk: Desk) -> None:
+        assert desk.run("PUSHF", jobs=[]) == {"data": {"jobs": []}}
+        assert desk.refused("PUSHF") == "flow jobs must be an array"
 
 
 class TestPull:
@@ -875,18 +890,34 @@ class TestMonitoring:
         assert desk.refused("RegisterWorker", name="w") == "queues is required"
 
 
-def test_missing_fields_are_refused() -> None:
-    desk = Desk()
-    optional = {
-        *("Hello", "Ping", "GetState", "GetResult", "ListQueues", "Stats", "Metrics", "StorageStatus", "ListWorkers"),
-        *("UnsubscribeEvents", "RetryCompleted", "CompactMemory", "CronList", "ListWebhooks"),
-    }
-    desk.broker.on("job", None)
-    desk.broker.on("job_by_custom_id", None)
-    for name in COMMANDS:
-        if name not in optional:
-            with pytest.raises(CommandError):
-                desk.run(name)
+class TestSchedules:
+    def test_they_are_the_brokers_to_read(self, desk: Desk) -> None:
+        entry = DefinitionReader(JobReader()).read({"name": "s", "queue": "q", "repeatEvery": 60_000})
+        known = Entry(entry.definition, 5)
+        desk.broker.on("upsert_schedule", known)
+        desk.broker.on("schedule", known)
+        desk.broker.on("schedules", [known])
+        desk.broker.on("remove_schedule", NotFound("Cron job not found"))
+        shown = desk.run("Cron", name="s", queue="q", repeatEvery=60_000)
+        assert desk.broker.last == ({"cmd": "Cron", "name": "s", "queue": "q", "repeatEvery": 60_000},)
+        assert shown == {"cron": known.view()}
+        assert desk.run("CronGet", name="s") == shown
+        assert desk.run("CronList") == {"crons": [known.view()]}
+        assert desk.refused("CronDelete", name="s") == "Cron job not found"
+
+
+#: Commands that need no field, or whose fields only the broker judges.
+WITHOUT_OWN_CHECKS = {
+    *("Hello", "Ping", "GetJob", "GetJobByCustomId", "GetState", "GetResult", "ListQueues", "Stats", "Metrics"),
+    *("StorageStatus", "ListWorkers", "ListWebhooks", "UnsubscribeEvents", "RetryCompleted", "CompactMemory"),
+    *("Cron", "CronGet", "CronDelete", "CronList", "Prometheus", "DashboardOverview", "DashboardQueues"),
+}
+
+
+@pytest.mark.parametrize("name", sorted(set(COMMANDS) - WITHOUT_OWN_CHECKS))
+def test_missing_fields_are_refused(desk: Desk, name: str) -> None:
+    assert desk.refused(name)
+    assert desk.broker.calls == []
 
 
 def test_validation_errors_are_validation_errors(desk: Desk) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 import pytest
@@ -14,6 +15,20 @@ from bunqueue_core.config.settings import Settings
 from bunqueue_core.logging import Logger
 from bunqueue_core.plugins.manager import PluginManager
 from bunqueue_core.server.lifecycle import Server
+
+try:
+    import uvloop
+except ImportError:
+    uvloop = None
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_asyncio_loop_factories(item: pytest.Item) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """Whatever goes through real sockets runs on each event loop that a server may have."""
+    factories: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {"asyncio": asyncio.new_event_loop}
+    if uvloop is not None and item.path.name in ("test_tcp_end_to_end.py", "test_lifecycle.py"):
+        factories["uvloop"] = uvloop.new_event_loop
+    return factories
 
 
 @pytest.fixture

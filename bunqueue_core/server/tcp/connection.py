@@ -156,8 +156,10 @@ class Connection(asyncio.Protocol):
                 timer.cancel()
         self._waiting.clear()
         self._out.clear()
-        self._close_session()
-        self._owner.closed(self)
+        try:
+            self._close_session()
+        finally:
+            self._owner.closed(self)
 
     def eof_received(self) -> bool:
         """The client has closed its side: answer what is under way, except what waits for others, and close."""

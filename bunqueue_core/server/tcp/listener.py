@@ -64,13 +64,21 @@ class TcpServer:
         self.stop_accepting()
         for connection in list(self.connections):
             connection.close()
-        if self.connections:
-            self._empty.clear()
-            try:
-                await asyncio.wait_for(self._empty.wait(), grace_s)
-            except TimeoutError:
-                for connection in list(self.connections):
-                    connection.abort()
+        if not await self._emptied(grace_s):
+            for connection in list(self.connections):
+                connection.abort()
+            await self._emptied(grace_s)
+
+    async def _emptied(self, grace_s: float) -> bool:
+        """Wait until the last connection has ended, so that every session has handed back what it held."""
+        if not self.connections:
+            return True
+        self._empty.clear()
+        try:
+            await asyncio.wait_for(self._empty.wait(), grace_s)
+        except TimeoutError:
+            return False
+        return True
 
     def opened(self, connection: Connection) -> None:
         """See :class:`~bunqueue_core.server.tcp.connection.Owner`."""
