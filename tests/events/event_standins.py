@@ -6,7 +6,7 @@ import asyncio
 import json
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from aiohttp import web
 
@@ -23,23 +23,25 @@ PATIENCE_S = 10
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-def local_broker(
-    journal: Journal | None = None,
-    *,
-    ports: Ports | None = None,
-    role: Any = "manual",
-    log: Any = lambda *_, **__: None,
-) -> LocalBroker:
-    """A local broker that is not started."""
-    return LocalBroker(
+B = TypeVar("B", bound=LocalBroker)
+
+
+def broker_of(kind: type[B], journal: Journal | None = None) -> B:
+    """A local broker of class ``kind`` that is not started."""
+    return kind(
         journal,
-        ports=ports or Ports(),
+        ports=Ports(),
         capabilities=Capabilities(driver="test", persistent=journal is not None),
         settings=JournalSettings(driver="test"),
         strategies=BACKOFF_STRATEGIES,
-        log=log,
-        role=role,
+        log=lambda *_, **__: None,
+        role="manual",
     )
+
+
+def local_broker(journal: Journal | None = None) -> LocalBroker:
+    """A local broker that is not started."""
+    return broker_of(LocalBroker, journal)
 
 
 class Records:
