@@ -1,6 +1,6 @@
 """The engine over SQLite as it is used: worked by an event loop, and by a thread of its own.
 
-The plugin's own tests run the whole kit on a settable clock; here are the cases that depend on time and on commits, on the real one.
+The plugin's own tests run the whole kit on a settable clock; here are the cases that depend on time and on commits, on a real one.
 """
 
 from __future__ import annotations
