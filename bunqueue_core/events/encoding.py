@@ -69,11 +69,14 @@ def webhook_body(event: Event) -> bytes:
 
 def event_size(event: Event) -> int:
     """About how many bytes it takes to keep ``event``."""
+    extra = event.extra
+    if not extra:
+        return EVENT_OVERHEAD_BYTES
     size = EVENT_OVERHEAD_BYTES
-    if event.extra:
-        for value in event.extra.values():
-            if isinstance(value, bytes | str):
-                size += len(value)
+    for value in extra.values():
+        kind = type(value)
+        if kind is Packed or kind is str:
+            size += len(value)
     return size
 
 

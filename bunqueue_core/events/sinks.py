@@ -94,6 +94,7 @@ class SinkRunner:
         self._bytes = 0
         self._awake = threading.Event()
         self._signalled = False
+        self._open = True
         self._stopping = threading.Event()
         self._abandoned = False
         self._thread: threading.Thread | None = None
@@ -113,19 +114,24 @@ class SinkRunner:
         bounds = self._bounds
         waiting = self._waiting
         with self._lock:
-            if self._stopping.is_set():
+            if not self._open:
                 return
             self._received += 1
             waiting.append((event, size))
             self._bytes += size
-            while len(waiting) > bounds.events or (self._bytes > bounds.bytes and len(waiting) > 1):
-                self._bytes -= waiting.popleft()[1]
-                self._dropped += 1
-                self._untold += 1
+            if len(waiting) > bounds.events or self._bytes > bounds.bytes:
+                self._drop_oldest()
             if self._signalled:
                 return
             self._signalled = True
         self._awake.set()
+
+    def _drop_oldest(self) -> None:
+        bounds, waiting = self._bounds, self._waiting
+        while len(waiting) > bounds.events or (self._bytes > bounds.bytes and len(waiting) > 1):
+            self._bytes -= waiting.popleft()[1]
+            self._dropped += 1
+            self._untold += 1
 
     # -- life cycle ---------------------------------------------------------------------------------------------------
 
@@ -139,6 +145,7 @@ class SinkRunner:
     def ask_to_stop(self) -> None:
         """Begin what :meth:`stop` waits for: take no more events, hand over what waits, close the sink. Idempotent."""
         with self._lock:
+            self._open = False
             self._stopping.set()
             self._awake.set()
 
