@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
@@ -62,10 +63,11 @@ class Histogram:
 class Meters:
     """All of them. Used from the server's event loop only.
 
-    ``latencies`` holds the time from a command's start to its answer; a pull that waited for a job is not counted.
+    ``latencies`` holds the time from a command's start to its answer; a pull that waited for a job is not counted. ``cut_offs``
+    counts connections that the server ended, by reason.
     """
 
-    __slots__ = ("completed", "failed", "latencies", "pulled", "pushed", "started_at")
+    __slots__ = ("completed", "cut_offs", "failed", "latencies", "pulled", "pushed", "started_at")
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.started_at = clock()
@@ -73,4 +75,5 @@ class Meters:
         self.pulled = Rate(clock)
         self.completed = Rate(clock)
         self.failed = Rate(clock)
+        self.cut_offs: Counter[str] = Counter()
         self.latencies = {"push": Histogram(), "pull": Histogram(), "ack": Histogram()}

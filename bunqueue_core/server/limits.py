@@ -19,6 +19,11 @@ MAX_WAITING_BYTES: Final = 1024 * 1024
 #: After the client closed its side, answers under way may take this long before the connection is closed, seconds.
 HALF_CLOSED_GRACE_S: Final = 5.0
 
+#: Why the server ends a connection, as logs and metrics say it.
+INCOMPLETE_FRAME: Final = "incomplete frame"
+UNREAD_ANSWERS: Final = "unread answers"
+CUT_OFF_REASONS: Final = (INCOMPLETE_FRAME, UNREAD_ANSWERS)
+
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:

@@ -147,7 +147,7 @@ GAUGES = {
 }
 COUNTERS = {
     *(f"bunqueue_jobs_{name}" for name in ("pushed", "pulled", "completed", "failed")),
-    *("bunqueue_workers_processed", "bunqueue_workers_failed", "process_cpu_seconds"),
+    *("bunqueue_workers_processed", "bunqueue_workers_failed", "process_cpu_seconds", "bunqueue_connections_cut_off"),
     *(f"bunqueue_backup_{name}" for name in ("attempts", "successes", "failures", "overlap_rejections")),
 }
 BY_QUEUE = {f"bunqueue_queue_jobs_{state}" for state in ("waiting", "prioritized", "delayed", "active", "dlq")}
@@ -179,6 +179,7 @@ class TestPrometheus:
         site.broker.on("counts", Counts(waiting=1, paused=4, failed=2))
         site.services.meters.latencies["push"].observe(0.0004)
         site.services.meters.latencies["push"].observe(99)
+        site.services.meters.cut_offs["unread answers"] += 1
         families = await self.families(site)
 
         def value(family: str, name: str | None = None, **labels: str) -> float:
@@ -197,6 +198,9 @@ class TestPrometheus:
         assert value("bunqueue_queue_metrics_exported") == 1
         assert value("bunqueue_queue_metrics_omitted") == 2
         assert value("bunqueue_connections", transport="tcp") == 3
+        cut_off = "bunqueue_connections_cut_off"
+        assert value(cut_off, f"{cut_off}_total", reason="unread answers") == 1
+        assert value(cut_off, f"{cut_off}_total", reason="incomplete frame") == 0
         assert value("bunqueue_build_info", version="9.9.9", bun_version="none") == 1
         push = "bunqueue_push_duration_seconds"
         bounds = [sample.labels["le"] for sample in families[push].samples if sample.name == f"{push}_bucket"]

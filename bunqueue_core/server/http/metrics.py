@@ -14,6 +14,7 @@ from bunqueue_core.commands.meters import Histogram
 from bunqueue_core.commands.monitoring import resident_bytes
 from bunqueue_core.commands.session import Services
 from bunqueue_core.model.requests import Counts
+from bunqueue_core.server.limits import CUT_OFF_REASONS
 
 #: Content type of the exposition.
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -78,6 +79,7 @@ class _Snapshot(Collector):
         yield from self._server()
         yield from self._backups()
         yield from self._latencies()
+        yield from self._cut_offs()
 
     def _jobs(self) -> Iterator[Metric]:
         numbers = self._numbers
@@ -171,6 +173,14 @@ class _Snapshot(Collector):
     def _latencies(self) -> Iterator[Metric]:
         for name, histogram in self._services.meters.latencies.items():
             yield _histogram(f"bunqueue_{name}_duration_seconds", f"Duration of {name} commands", histogram)
+
+    def _cut_offs(self) -> Iterator[Metric]:
+        family = CounterMetricFamily(
+            "bunqueue_connections_cut_off", "Connections that the server ended, by reason", labels=["reason"]
+        )
+        for reason in CUT_OFF_REASONS:
+            family.add_metric([reason], self._services.meters.cut_offs[reason])
+        yield family
 
 
 def _gauge(name: str, text: str, value: float) -> Metric:

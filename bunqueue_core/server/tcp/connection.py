@@ -26,7 +26,13 @@ from bunqueue_core.commands.table import ABSENT, Command, Members
 from bunqueue_core.model.errors import CommandError
 from bunqueue_core.model.requests import Event
 from bunqueue_core.model.wire import WireEncoder
-from bunqueue_core.server.limits import HALF_CLOSED_GRACE_S, ConnectionLimits, RateLimiter
+from bunqueue_core.server.limits import (
+    HALF_CLOSED_GRACE_S,
+    INCOMPLETE_FRAME,
+    UNREAD_ANSWERS,
+    ConnectionLimits,
+    RateLimiter,
+)
 from bunqueue_core.server.tcp.framing import Framer, FrameTooLarge, pack_length
 from bunqueue_core.server.tcp.requests import RequestDecoder
 
@@ -276,7 +282,7 @@ class Connection(asyncio.Protocol):
             self._last_data = self._loop.time()  # it is us who do not read
         left = self._limits.stall_ms / 1000 - (self._loop.time() - self._last_data)
         if left <= 0:
-            self._cut_off("incomplete frame")
+            self._cut_off(INCOMPLETE_FRAME)
         else:
             self._stall_timer = self._loop.call_later(left, self._check_stall)
 
@@ -454,7 +460,7 @@ class Connection(asyncio.Protocol):
                 transport.write(b"".join(small))
         most = self._limits.unsent_bytes
         if most and transport.get_write_buffer_size() > most:
-            self._cut_off("unread answers")
+            self._cut_off(UNREAD_ANSWERS)
 
     def pause_writing(self) -> None:
         """Half of what may stay unsent is unsent: run nothing more for this client until it reads."""
@@ -462,7 +468,7 @@ class Connection(asyncio.Protocol):
         self._pace_reading()
         if self._limits.stall_ms and self._write_timer is None:
             self._write_timer = self._loop.call_later(
-                self._limits.stall_ms / 1000, partial(self._cut_off, "unread answers")
+                self._limits.stall_ms / 1000, partial(self._cut_off, UNREAD_ANSWERS)
             )
 
     def resume_writing(self) -> None:

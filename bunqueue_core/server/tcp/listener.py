@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from socket import socket
 
@@ -41,7 +40,6 @@ class TcpServer:
         self.encoder = WireEncoder()
         self.decoder = RequestDecoder()
         self.connections: set[Connection] = set()
-        self.cut_offs: Counter[str] = Counter()  #: connections that the server ended, by reason
         self._servers: list[asyncio.Server] = []
         self._empty = asyncio.Event()
 
@@ -92,5 +90,5 @@ class TcpServer:
 
     def cut_off(self, reason: str) -> None:
         """See :class:`~bunqueue_core.server.tcp.connection.Owner`."""
-        self.cut_offs[reason] += 1
+        self.services.meters.cut_offs[reason] += 1
         self.services.log.warn("Connection cut off", reason=reason)
