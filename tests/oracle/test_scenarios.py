@@ -24,6 +24,10 @@ OVERRIDES = HERE / "overrides"
 #: Scenarios that run at once: each has queues of its own, and most of their time they wait.
 AT_ONCE = 6
 
+#: Times that a scenario is played again before a difference counts. Scenarios wait for time to pass (a window, a time to live);
+#: on a busy machine more of it passes than they meant.
+REPEATS = 2
+
 
 def disabled(name: str) -> str | None:
     """Why a scenario is not enabled yet; None if it is."""
@@ -37,17 +41,19 @@ class Transcripts:
     """Transcripts of all enabled scenarios that were selected, played against one server a few at a time."""
 
     def __init__(self, server: ServerProcess, names: list[str]) -> None:
+        self._server = server
         self._pool = concurrent.futures.ThreadPoolExecutor(AT_ONCE)
         # The slow ones first: they wait for timers, while the others pass by.
         names = sorted(names, key=lambda name: not SCENARIOS[name].opts.get("slow"))
-        self._futures = {
-            name: self._pool.submit(replay.run_one, SCENARIOS[name], "127.0.0.1", server.port, server.http_port)
-            for name in names
-        }
+        self._futures = {name: self._pool.submit(self.play, name) for name in names}
+
+    def play(self, name: str) -> list[str]:
+        """Play a scenario now; lines of its transcript."""
+        return replay.dump(replay.run_one(SCENARIOS[name], "127.0.0.1", self._server.port, self._server.http_port))
 
     def of(self, name: str) -> list[str]:
         """Lines of the transcript of a scenario."""
-        return replay.dump(self._futures[name].result())
+        return self._futures[name].result()
 
     def close(self) -> None:
         """End the threads; what has not begun is not played."""
@@ -72,6 +78,10 @@ def transcripts(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
 def test_the_transcript_is_the_recorded_one(transcripts: Transcripts, name: str) -> None:
     want, _, _ = replay.expected(name, HERE / "golden", OVERRIDES)
     difference = replay.difference(want, transcripts.of(name))
+    for _ in range(REPEATS):
+        if not difference:
+            break
+        difference = replay.difference(want, transcripts.play(name))
     assert not difference, "\n".join(difference)
 
 
