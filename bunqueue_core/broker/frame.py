@@ -284,6 +284,8 @@ class LocalFrame(Broker):
                 jobs=len(engine.jobs),
                 locks=sum(job.lease is not None for queue in engine.queues.values() for job in queue.active.values()),
                 sessions=len(engine.sessions),
+                webhooks=len(engine.webhooks),
+                webhooksEnabled=sum(webhook.enabled for webhook in engine.webhooks.values()),
                 parkedPulls=sum(len(waiting) for waiting in self._parked.values()),
                 uptimeMs=now - self._started_at,
                 unwrittenRows=engine.marks.rows,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hmac
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from bunqueue_core.answer import Answer
 from bunqueue_core.broker.protocol import Broker
@@ -15,6 +16,9 @@ from bunqueue_core.model.options import JobReader
 from bunqueue_core.model.payload import Packer
 from bunqueue_core.model.ports import Ports
 from bunqueue_core.model.requests import Event
+
+if TYPE_CHECKING:
+    from bunqueue_core.events.services import EventStatistics
 
 
 @dataclass(slots=True)
@@ -32,6 +36,7 @@ class Services:
         meters: rates and latencies.
         packer: packs results.
         private_webhooks: webhooks may point into private networks.
+        events: counters of webhooks and event sinks; None where neither runs.
     """
 
     broker: Broker
@@ -44,6 +49,7 @@ class Services:
     meters: Meters = field(default_factory=Meters)
     packer: Packer = field(default_factory=Packer)
     private_webhooks: bool = False
+    events: Callable[[], EventStatistics] | None = None
 
     def accepts(self, token: object) -> bool:
         """Whether ``token`` is one of the accepted ones. Takes the same time wherever it differs."""

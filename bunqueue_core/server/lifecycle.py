@@ -1,9 +1,10 @@
 """A server's life: storage, listeners, work, an orderly stop.
 
-Start, each step only if the one before succeeded: open the storage and recover it; bind every listener; accept; announce. The
-stop that SIGTERM or SIGINT asks for: hand out and take in no more work, keep the connections so that workers can say what became
-of the jobs they hold, for so long at most; then close the connections, hand back what is still held, write what was accepted,
-release the storage. A second signal skips the waiting; a third ends the process at once.
+Start, each step only if the one before succeeded: open the storage and recover it; start event sinks and webhooks; bind every
+listener; accept; announce. The stop that SIGTERM or SIGINT asks for: hand out and take in no more work, keep the connections
+so that workers can say what became of the jobs they hold, for so long at most; then close the connections, deliver the events
+that wait, hand back what is still held, write what was accepted, release the storage. A second signal skips the waiting; a
+third ends the process at once.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from bunqueue_core.broker.workers import WorkerRegistry
 from bunqueue_core.commands.monitoring import resident_bytes
 from bunqueue_core.commands.session import Services
 from bunqueue_core.config.settings import Listening, Settings
+from bunqueue_core.events.services import EventServices
 from bunqueue_core.logging import Logger
 from bunqueue_core.model.errors import BunqueueError, ConfigurationError
 from bunqueue_core.model.options import JobReader
@@ -39,6 +41,10 @@ from bunqueue_core.storage.opening import open_broker
 
 #: How often a stopping server looks whether workers have finished, seconds.
 DRAIN_POLL_S: Final = 0.05
+
+#: How long webhooks and event sinks may take to deliver what waits, seconds; and how long when a second signal came.
+EVENTS_S: Final = 5.0
+HURRIED_EVENTS_S: Final = 1.0
 
 #: How long the storage may take to write what it has, seconds; and how long when a second signal came.
 CLOSE_S: Final = 10.0
@@ -89,6 +95,7 @@ class Server:
         self._ports = ports or Ports()
         self._broker: Broker | None = None
         self._services: Services | None = None
+        self._events: EventServices | None = None
         self._tcp: TcpServer | None = None
         self._http: HttpServer | None = None
         self._bound: list[socket] = []  # listening, but nothing serves them yet
@@ -140,10 +147,10 @@ class Server:
     # -- start --------------------------------------------------------------------------------------------------------
 
     async def start(self) -> Listening:
-        """Open the storage, bind the listeners, accept connections.
+        """Open the storage, start what receives events, bind the listeners, accept connections.
 
         Raises:
-            ConfigurationError: TLS files or an address cannot be used.
+            ConfigurationError: TLS files, an address or an event sink cannot be used.
             BunqueueError: the storage cannot be opened.
         """
         settings = self._settings
@@ -166,8 +173,12 @@ class Server:
             reader=JobReader(self._plugins.strategies, Repeats().check_pattern),
             version=__version__,
             tokens=settings.auth.tokens,
+            private_webhooks=settings.webhooks.allow_private_networks,
         )
         broker.has_worker = services.workers.has_active
+        self._events = EventServices(broker, settings, self._plugins, self._log, self._ports)
+        services.events = self._events.statistics
+        await self._events.start()
         tcp_sockets, tcp_address = self._bind("tcp", server.tcp_socket_path, server.host, server.tcp_port)
         http_sockets, http_address = self._bind("http", server.http_socket_path, server.host, server.http_port)
         await self._serve(services, context, tcp_sockets, http_sockets)
@@ -284,6 +295,9 @@ class Server:
         if self._http is not None:
             await self._http.stop()
             self._http = None
+        if self._events is not None:
+            await self._events.stop(HURRIED_EVENTS_S if self._hurry.is_set() else EVENTS_S)
+            self._events = None
         for listener in self._bound:
             listener.close()
         self._bound.clear()
