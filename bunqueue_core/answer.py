@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
+from functools import partial
 from typing import Any, Generic, Protocol, TypeVar, cast
 
 from bunqueue_core.model.errors import CommandTimeoutError
@@ -219,3 +220,45 @@ def wait_in_thread(answer: Answer[Any], timeout: float | None) -> None:
     event = threading.Event()
     answer.add_callback(lambda _: event.set())
     event.wait(timeout)
+
+
+def combined(answers: Sequence[Answer[T]]) -> Answer[list[T]]:
+    """The values of ``answers`` in their order, once all are there; the first of their errors if one fails.
+
+    Ready at once if all of them are. Cancelling it cancels those that are still waited for.
+    """
+    values: list[T | None] = [None] * len(answers)
+    pending: list[int] = []
+    for position, answer in enumerate(answers):
+        if answer.ready:
+            if answer.error is not None:
+                return Answer.failed(answer.error)
+            values[position] = answer.value
+        else:
+            pending.append(position)
+    if not pending:
+        return Answer.of(cast("list[T]", values))
+    lock = threading.Lock()
+    left = len(pending)
+
+    def cancel(_: Answer[list[T]]) -> None:
+        for position in pending:
+            answers[position].cancel()
+
+    outcome: Answer[list[T]] = Answer(answers[pending[0]]._driver, cancel)
+
+    def settled(position: int, answer: Answer[T]) -> None:
+        nonlocal left
+        if answer.error is not None:
+            outcome.fail(answer.error)
+            return
+        values[position] = answer.value
+        with lock:
+            left -= 1
+            last = left == 0
+        if last:
+            outcome.settle(cast("list[T]", values))
+
+    for position in pending:
+        answers[position].add_callback(partial(settled, position))
+    return outcome

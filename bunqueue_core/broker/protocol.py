@@ -15,8 +15,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from bunqueue_core.answer import Answer
+from bunqueue_core.answer import Answer, combined
 from bunqueue_core.model.errors import CapabilityError
+from bunqueue_core.model.requests import QueueSummary
 
 if TYPE_CHECKING:
     from bunqueue_core.model.job import Job, JobSpec, JobState
@@ -221,6 +222,19 @@ class Broker:
     def queues(self) -> Answer[list[str]]:
         """Names of all queues, in order of first appearance."""
         return self._unoffered("queues")
+
+    def summaries(self, queues: Sequence[str]) -> Answer[list[QueueSummary]]:
+        """Counts of many queues, and whether they are paused, in the order given.
+
+        As it stands here it asks for each by itself; a broker that knows a shorter way overrides it.
+        """
+        answers: list[Answer[Any]] = [ask(queue) for queue in queues for ask in (self.counts, self.is_paused)]
+        return combined(answers).map(
+            lambda found: [
+                QueueSummary(queue, counts, paused)
+                for queue, counts, paused in zip(queues, found[::2], found[1::2], strict=True)
+            ]
+        )
 
     def wait(self, id: str, timeout_ms: int) -> Answer[tuple[bool, bytes | None]]:
         """Wait until the job has completed: (True, result).

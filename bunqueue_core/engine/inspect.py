@@ -38,6 +38,7 @@ class Inspecting(EngineBase):
         )
         if queue.paused:
             counts.paused = ready
+            counts.paused_prioritized = prioritized
         else:
             counts.waiting = ready - prioritized
             counts.prioritized = prioritized

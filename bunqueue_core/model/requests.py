@@ -145,7 +145,10 @@ class Page:
 
 @dataclass(slots=True)
 class Counts:
-    """Jobs of one queue by state. While the queue is paused, ready jobs count as ``paused`` only."""
+    """Jobs of one queue by state. While the queue is paused, ready jobs count as ``paused`` only.
+
+    ``paused_prioritized`` says how many of these have a priority, for those who show a queue as it is apart from the pause.
+    """
 
     waiting: int = 0
     prioritized: int = 0
@@ -155,6 +158,25 @@ class Counts:
     failed: int = 0
     waiting_children: int = 0
     paused: int = 0
+    paused_prioritized: int = field(default=0, compare=False)
+
+    @property
+    def ready_waiting(self) -> int:
+        """Ready jobs without a priority, paused or not."""
+        return self.waiting + self.paused - self.paused_prioritized
+
+    @property
+    def ready_prioritized(self) -> int:
+        """Ready jobs with a priority, paused or not."""
+        return self.prioritized + self.paused_prioritized
+
+
+class QueueSummary(NamedTuple):
+    """A queue in a list of queues."""
+
+    name: str
+    counts: Counts
+    paused: bool
 
 
 @dataclass(frozen=True, slots=True)
