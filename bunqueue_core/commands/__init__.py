@@ -9,6 +9,7 @@ from bunqueue_core.commands import (
     consuming,
     control,
     core,
+    dashboards,
     dead_letters,
     events,
     limits,
@@ -35,6 +36,7 @@ FAMILIES: Final = (
     schedules,
     webhooks,
     monitoring,
+    dashboards,
     events,
 )
 

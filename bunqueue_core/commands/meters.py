@@ -59,6 +59,19 @@ class Histogram:
         """Mean duration in ms, 0 while there is none."""
         return self.total_s / self.count * 1000 if self.count else 0.0
 
+    def percentile_ms(self, percentile: float) -> float:
+        """The bound in ms below which ``percentile`` percent of the durations lie; 0 while there is none.
+
+        What is slower than the last bound counts as that bound.
+        """
+        wanted = self.count * percentile / 100
+        reached = 0
+        for bound, count in zip(LATENCY_BOUNDS_S, self.buckets, strict=False):
+            reached += count
+            if reached >= wanted:
+                return round(bound * 1000, 1) if self.count else 0.0
+        return LATENCY_BOUNDS_S[-1] * 1000
+
 
 class Meters:
     """All of them. Used from the server's event loop only.
