@@ -8,6 +8,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from time import perf_counter
 from typing import Any, Final
 
 import apsw
@@ -37,6 +38,13 @@ LOG_SIZE_LIMIT: Final = 32 * 1024 * 1024
 #: How long a statement waits for a lock that another process holds, ms.
 BUSY_TIMEOUT_MS: Final = 5_000
 
+#: Time after which BEGIN must have waited for something, s. It takes some 2 µs; beside a thread that is busy in Python it takes as
+#: long as that thread may keep the interpreter (5 ms, ``sys.getswitchinterval``).
+CONTENDED_S: Final = 0.001
+
+#: Commits that take this to go on before they look again.
+CONTENDED_COMMITS: Final = 50
+
 #: Memory for pages while a snapshot is made, KiB. It reads every page once; a larger cache would only push memory up.
 SNAPSHOT_CACHE_KIB: Final = 8_000
 
@@ -48,6 +56,23 @@ _READ_PRAGMAS: Final = (
     "PRAGMA temp_store = MEMORY",
     "PRAGMA mmap_size = 268435456",
     "PRAGMA query_only = 1",
+)
+
+_SHOWN_PRAGMAS: Final = (
+    "application_id",
+    "user_version",
+    "encoding",
+    "page_size",
+    "page_count",
+    "freelist_count",
+    "journal_mode",
+    "synchronous",
+    "cache_size",
+    "temp_store",
+    "mmap_size",
+    "busy_timeout",
+    "journal_size_limit",
+    "wal_autocheckpoint",
 )
 
 
@@ -69,6 +94,7 @@ class SqliteJournal:
         self._vfs = vfs
         self._path = resolve(settings.data_path)
         self._planner = Planner()
+        self._contended = 0  #: commits that are still taken to be beside a busy thread
         self._commit_lock = threading.Lock()
         self._snapshot_lock = threading.Lock()
         self._snapshotting: apsw.Connection | None = None
@@ -77,6 +103,7 @@ class SqliteJournal:
         self._execute: Callable[..., Any] | None = None
         self._reader: Reader | None = None
         self._of_parent: tuple[Any, ...] = ()
+        self._fork_noticed = False
 
     @property
     def path(self) -> Path:
@@ -118,7 +145,8 @@ class SqliteJournal:
         self._owner = owner
         self._live = live
         self._execute = live.cursor().execute
-        if hasattr(os, "register_at_fork"):
+        if hasattr(os, "register_at_fork") and not self._fork_noticed:
+            self._fork_noticed = True
             forked = weakref.WeakMethod(self._after_fork_in_child)
 
             def leave() -> None:
@@ -222,7 +250,10 @@ class SqliteJournal:
         Raises:
             JournalError: nothing was applied; ``disk_full`` and ``busy`` say why where that is known. The next commit may succeed.
         """
-        statements = self._planner.plan(changes)
+        contended = self._contended
+        if contended:
+            self._contended = contended - 1
+        statements = self._planner.plan(changes, contended > 0)
         with self._commit_lock:
             execute = self._execute
             if execute is None:
@@ -231,7 +262,10 @@ class SqliteJournal:
                 if len(statements) == 1:
                     execute(*statements[0])  # a statement is a transaction
                 elif statements:
+                    begun = perf_counter()
                     execute("BEGIN IMMEDIATE")
+                    if perf_counter() - begun > CONTENDED_S:
+                        self._contended = CONTENDED_COMMITS
                     for sql, values in statements:
                         execute(sql, values)
                     execute("COMMIT")
@@ -242,7 +276,7 @@ class SqliteJournal:
                 if live.in_transaction:
                     with contextlib.suppress(apsw.Error):  # a failing rollback ends the transaction as well
                         execute("ROLLBACK")
-                if isinstance(error, apsw.Error | UNSTORABLE):
+                if isinstance(error, (apsw.Error, *UNSTORABLE)):
                     raise journal_error(error, "commit", system_errno=code) from error
                 raise
 
@@ -370,6 +404,20 @@ class SqliteJournal:
         finally:
             self._snapshotting = None
             connection.close()
+
+    def pragmas(self) -> dict[str, int | str]:
+        """How the file is written: the settings of the connection that commits, and the version of SQLite."""
+        with self._commit_lock:
+            live = self._live
+            if live is None:
+                raise JournalError("the journal is closed")
+            try:
+                return {
+                    "sqlite_version": apsw.sqlite_lib_version(),
+                    **{name: live.pragma(name) for name in _SHOWN_PRAGMAS},
+                }
+            except apsw.Error as error:
+                raise journal_error(error, "read") from error
 
     def size_bytes(self) -> int:
         """Bytes of the database file and of the log beside it."""

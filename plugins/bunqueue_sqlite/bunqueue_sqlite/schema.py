@@ -18,9 +18,10 @@ below 390,000; with one more full index on (queue, created_at, id) 317,000. So t
     ``ORDER BY created_at, id`` is merged from six walks of this index without sorting.
 ``idx_jobs_pending`` (queue, priority DESC, run_at, id), only waiting jobs
     serves the next job of a queue by priority and the load at start, which reads the keys from it in one pass.
-``idx_jobs_completed`` (completed_at DESC, id DESC, queue), only completed jobs
-    serves loading the newest, finding the oldest, and, because it holds the queue, finding the oldest of one queue without
-    touching a row. A second index for that would cost every completion 7 %.
+``idx_jobs_completed`` (completed_at, id, queue), only completed jobs
+    serves loading the newest (walked backwards), finding the oldest, and, because it holds the queue, finding the oldest of one
+    queue without touching a row. A second index for that would cost every completion 7 %. It ascends, so that new entries go to
+    the end of the tree, which SQLite has a short way for: 17 % more completions a second than in the other direction.
 
 The other paths belong to columns that are mostly null or to states that few jobs are in, so their indexes are partial and cost
 nothing to a job that has no such value. The condition of ``idx_jobs_pending`` is written as two comparisons: with
@@ -90,7 +91,7 @@ PENDING: Final = "state <> 'active' AND state <> 'completed'"
 INDEXES: Final = (
     "CREATE INDEX idx_jobs_queue_state_created ON jobs (queue, state, created_at, id)",
     f"CREATE INDEX idx_jobs_pending ON jobs (queue, priority DESC, run_at, id) WHERE {PENDING}",
-    "CREATE INDEX idx_jobs_completed ON jobs (completed_at DESC, id DESC, queue) WHERE state = 'completed'",
+    "CREATE INDEX idx_jobs_completed ON jobs (completed_at, id, queue) WHERE state = 'completed'",
     "CREATE INDEX idx_jobs_active ON jobs (started_at) WHERE state = 'active'",
     "CREATE INDEX idx_jobs_delayed ON jobs (run_at) WHERE state = 'delayed'",
     "CREATE INDEX idx_jobs_unique ON jobs (queue, unique_key) WHERE unique_key IS NOT NULL",
@@ -169,8 +170,8 @@ def prepare(
     """
     try:
         header = _header(path)
-        if not any(header):
-            # missing, empty, or created by us a moment before a crash (its journal takes that back when it is opened)
+        if not header or (not any(header) and path.with_name(path.name + "-journal").exists()):
+            # missing, empty, or all that a crash during its creation left (the journal takes that back when it is opened)
             _create(path, now, target)
             return
         _refuse_foreign(path, header)
@@ -180,6 +181,9 @@ def prepare(
         version = int.from_bytes(header[60:64], "big")
         if version <= target:
             version, lacking = _look(path, vfs)
+            if version == 0:
+                _create(path, now, target)
+                return
         if version > target:
             raise ConfigurationError(
                 f"storage.dataPath: '{path}' has schema version {version}, and this version of bunqueue_sqlite knows versions up to"
@@ -238,6 +242,8 @@ def _table_names(path: Path) -> list[str] | None:
 def _look(path: Path, vfs: str) -> tuple[int, bool]:
     """(recorded version, whether described tables or columns are lacking) of a file that is ours.
 
+    Version 0 means that nothing is in it: a crash during its creation was taken back just now.
+
     What an earlier process left in the log beside the file counts; it is not carried over into the file yet, so that a file that
     turns out to be newer stays as it is.
     """
@@ -246,6 +252,8 @@ def _look(path: Path, vfs: str) -> tuple[int, bool]:
         connection.set_busy_timeout(LOCK_WAIT_MS)
         connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         if not connection.table_exists(None, VERSION_TABLE):
+            if not connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchall():
+                return 0, True
             raise JournalError("the database has no record of its schema version; it is damaged: restore a backup")
         ((version,),) = connection.execute(f"SELECT max(version) FROM {VERSION_TABLE}").fetchall()
         if version is None:

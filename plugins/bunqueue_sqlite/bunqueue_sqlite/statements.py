@@ -5,9 +5,9 @@ busy in Python. So rows are not written one by one but through ``VALUES`` lists,
 SQLite's compiled statements can be reused.
 
 A small change set of several kinds of rows becomes a *single* statement: an insert into a temporary view whose trigger does to
-each row what its first column says. Beside a busy thread such a commit takes a quarter of the time (5 ms, not 20); alone it takes
-up to a quarter more from some twenty rows on, because the trigger opens its tables and indexes anew for every row. Hence the
-bounds.
+each row what its first column says. Beside a busy thread such a commit takes a quarter of the time (5 ms, not 20), but alone it
+takes more, the more rows it has (6 acknowledgements with results: 90 µs, not 76; 40: 400, not 290), because the trigger opens its
+tables and indexes anew for every row. So the bound is low, and higher as long as the interpreter's lock is seen to be contended.
 """
 
 from __future__ import annotations
@@ -33,10 +33,13 @@ Bound = tuple[str, Sequence[Any]]
 _flatten = chain.from_iterable
 
 #: Most rows of a change set that becomes a single statement.
-SINGLE_STATEMENT_ROWS: Final = 24
+SINGLE_ROWS: Final = 6
 
-#: The same if it holds rows of jobs in their full form, of which each takes 39 parameters.
-SINGLE_STATEMENT_FULL_ROWS: Final = 12
+#: The same beside a thread that keeps the interpreter busy.
+SINGLE_ROWS_CONTENDED: Final = 120
+
+#: The same if rows of jobs in their full form are among them, of which each takes 39 parameters.
+SINGLE_FULL_ROWS_CONTENDED: Final = 60
 
 #: apsw keeps no statement whose text is longer than 16 KiB (SC_MAXSIZE in its statement cache); texts stay below.
 _LONGEST_TEXT: Final = 16_300
@@ -203,8 +206,8 @@ def single_statement_views() -> Iterator[str]:
             f"{full}"
             "UPDATE OR ROLLBACK jobs SET state=NEW.c1,started_at=NEW.c2,completed_at=NEW.c3,timeline=NEW.c4 "
             f"WHERE NEW.op={_OP_MOVE} AND id=NEW.c0;"
-            "INSERT OR REPLACE INTO job_results(job_id,result,completed_at)"
-            f"SELECT {new(3)} WHERE NEW.op={_OP_RESULT};"
+            "INSERT OR REPLACE INTO job_results(job_id,result,completed_at)SELECT NEW.c0,NEW.c5,NEW.c6 "
+            f"WHERE NEW.op>={_OP_MOVE} AND NEW.op<={_OP_RESULT} AND NEW.c5 IS NOT NULL;"
             f"DELETE FROM dlq WHERE NEW.op={_OP_DLQ_REMOVE} AND id=NEW.c0;"
             "INSERT OR REPLACE INTO dlq(id,job_id,queue,entry,entered_at)"
             f"SELECT {new(5)} WHERE NEW.op={_OP_DLQ};"
@@ -212,12 +215,12 @@ def single_statement_views() -> Iterator[str]:
         )
 
 
-_SINGLE_NARROW: Final = Rows("INSERT INTO temp.bunqueue_narrow VALUES", _marks(_NARROW), exact=SINGLE_STATEMENT_ROWS)
-_SINGLE_WIDE: Final = Rows("INSERT INTO temp.bunqueue_wide VALUES", _marks(_WIDE), exact=SINGLE_STATEMENT_FULL_ROWS)
+_SINGLE_NARROW: Final = Rows("INSERT INTO temp.bunqueue_narrow VALUES", _marks(_NARROW), exact=SINGLE_ROWS_CONTENDED)
+_SINGLE_WIDE: Final = Rows("INSERT INTO temp.bunqueue_wide VALUES", _marks(_WIDE), exact=SINGLE_FULL_ROWS_CONTENDED)
 
 
-def _single(changes: ChangeSet, count: int, full: bool) -> Bound:
-    """The whole change set of ``count`` rows as one statement, in the order that a change set asks for."""
+def _single(changes: ChangeSet, full: bool) -> Bound:
+    """The whole change set as one statement, in the order that a change set asks for."""
     width = _WIDE if full else _NARROW
     nothing = (None,) * width
     values: list[Any] = []
@@ -233,22 +236,24 @@ def _single(changes: ChangeSet, count: int, full: bool) -> Bound:
             values.append(_OP_FULL)
             values += row[:-1]
             values += row.rest
-    for op, rows in (
-        (_OP_MOVE, changes.moved),
-        (_OP_RESULT, changes.results),
-    ):
-        for other in rows:
-            values.append(op)
-            values += other
-            values += nothing[1 + len(other) :]
+    # a move takes the job's result along: most of both are acknowledgements, and each row costs a run of the trigger
+    results = {result.job_id: result for result in changes.results}
+    for move in changes.moved:
+        result = results.pop(move.id, None)
+        values.append(_OP_MOVE)
+        values += move
+        values += nothing[6:] if result is None else (result.result, result.completed_at, *nothing[8:])
+    for result in results.values():
+        values += (_OP_RESULT, result.job_id, None, None, None, None, result.result, result.completed_at)
+        values += nothing[8:]
     for entry_id in changes.dlq_removed:
         values += (_OP_DLQ_REMOVE, entry_id)
         values += nothing[2:]
     for entry in changes.dlq_put:
         values.append(_OP_DLQ)
         values += entry
-        values += nothing[1 + len(entry) :]
-    return (_SINGLE_WIDE if full else _SINGLE_NARROW).text(count), tuple(values)
+        values += nothing[6:]
+    return (_SINGLE_WIDE if full else _SINGLE_NARROW).text(len(values) // width), tuple(values)
 
 
 # -- a change set -----------------------------------------------------------------------------------------------------
@@ -269,8 +274,13 @@ class Planner:
             found = self._tables[table.name] = table_statements(table)
         return found
 
-    def plan(self, changes: ChangeSet) -> list[Bound]:
-        """The statements of ``changes`` in their order; more than one of them need a transaction around."""
+    def plan(self, changes: ChangeSet, contended: bool = False) -> list[Bound]:
+        """The statements of ``changes`` in their order; more than one of them need a transaction around.
+
+        Args:
+            changes: what is to be written.
+            contended: another thread keeps the interpreter busy, so that few statements matter more than quick ones.
+        """
         put = changes.put
         plain: Sequence[JobRow] = put
         full: list[JobRow] = []
@@ -289,9 +299,9 @@ class Planner:
         )
         rare = bool(changes.obliterated or changes.queues or changes.queues_removed or changes.tables)
         if kinds > 1 and not rare:
-            count = changes.rows
-            if count <= (SINGLE_STATEMENT_FULL_ROWS if full else SINGLE_STATEMENT_ROWS):
-                return [_single(changes, count, bool(full))]
+            most = SINGLE_ROWS if not contended else SINGLE_FULL_ROWS_CONTENDED if full else SINGLE_ROWS_CONTENDED
+            if changes.rows <= most:
+                return [_single(changes, bool(full))]
         statements: list[Bound] = []
         if changes.obliterated:
             statements += [(sql, (queue,)) for queue in changes.obliterated for sql in _OBLITERATE]

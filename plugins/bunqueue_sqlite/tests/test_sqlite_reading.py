@@ -1,0 +1,245 @@
+"""Loads, reads, snapshots and checkpoints beside commits, and the life of the connections behind them."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+from bunqueue_sqlite.journal import LOG_SIZE_LIMIT, SqliteJournal
+
+from bunqueue_core.model.errors import JournalError
+from bunqueue_core.storage.changes import REST_DEFAULTS, ChangeSet, JobRow, MoveRow, QueueRow, ResultRow
+
+
+def row(
+    id: str, state: str = "waiting", *, priority: int = 0, run_at: int = 1, queue: str = "q", size: int = 1
+) -> JobRow:
+    return JobRow(id, queue, "n", b"x" * size, priority, 1, run_at, state)
+
+
+def done(id: str, completed_at: int, queue: str = "q") -> JobRow:
+    return row(id, "completed", queue=queue)._replace(rest=(None, completed_at, *REST_DEFAULTS[2:]))
+
+
+def log_bytes(db: Path) -> int:
+    return db.with_name(db.name + "-wal").stat().st_size
+
+
+def test_pending_jobs_of_all_queues_come_in_one_order(journal: SqliteJournal) -> None:
+    rows = [
+        row(
+            f"job-{n:03}", priority=n % 4 - 1, run_at=n // 7, queue=f"q{n % 5}", state="delayed" if n % 3 else "waiting"
+        )
+        for n in range(500)
+    ]
+    journal.commit(ChangeSet(put=rows))
+    loaded = [job for batch in journal.load_pending(64) for job in batch]
+    expected = sorted(rows, key=lambda job: (-job.priority, job.run_at, job.id))
+    assert [job.id for job in loaded] == [job.id for job in expected]
+    assert {type(job).__name__ for job in loaded} == {"StoredJob"}
+
+
+def test_a_load_shows_what_there_was_when_it_began(journal: SqliteJournal) -> None:
+    journal.commit(ChangeSet(put=[row(f"{n:03}") for n in range(100)]))
+    batches = journal.load_pending(10)
+    loaded = [job.id for job in next(batches)]
+    journal.commit(
+        ChangeSet(
+            put=[row("500"), row("001", priority=-5)], removed=["050"], moved=[MoveRow("060", "active", 1, None, None)]
+        )
+    )
+    loaded += [job.id for batch in batches for job in batch]
+    assert loaded == [f"{n:03}" for n in range(100)]
+
+
+def test_completed_jobs_of_one_queue_among_many(journal: SqliteJournal) -> None:
+    journal.commit(ChangeSet(put=[done(f"{n:03}", n // 2, f"q{n % 3}") for n in range(300)]))
+    assert journal.completed_before("q1", 20, 5) == [(f"{n:03}", "q1") for n in (1, 4, 7, 10, 13)]
+    assert journal.completed_before("q1", 20, 1_000)[-1] == ("040", "q1")
+    assert journal.completed_before(None, 1, 10) == [("000", "q0"), ("001", "q1"), ("002", "q2"), ("003", "q0")]
+    assert journal.completed_before("other", 1_000, 10) == []
+    newest = [job.id for batch in journal.load_completed(4, 3) for job in batch]
+    assert newest == ["299", "298", "297", "296"]
+
+
+def test_an_unfinished_load_does_not_hinder_closing(journal: SqliteJournal, make_journal: Any, db: Path) -> None:
+    journal.commit(ChangeSet(put=[row(str(n)) for n in range(100)]))
+    batches = journal.load_pending(10)
+    next(batches)
+    journal.close()
+    with pytest.raises(JournalError):
+        list(batches)
+    assert [path.name for path in db.parent.iterdir()] == ["jobs.db"]
+    make_journal(db).open()
+
+
+def test_a_closed_journal_answers_nothing(journal: SqliteJournal, tmp_path: Path) -> None:
+    journal.close()
+    for use in (
+        lambda: journal.read_jobs(["a"]),
+        lambda: journal.load_queues(),
+        lambda: list(journal.load_pending(1)),
+        lambda: journal.snapshot(tmp_path / "snapshot"),
+        lambda: journal.checkpoint_when_idle(),
+        lambda: journal.pragmas(),
+    ):
+        with pytest.raises(JournalError, match="closed"):
+            use()
+    assert journal.size_bytes() > 0
+
+
+def test_many_threads_read_beside_commits(journal: SqliteJournal) -> None:
+    journal.commit(ChangeSet(put=[row(str(n)) for n in range(200)]))
+    problems: list[BaseException] = []
+    ended = threading.Event()
+
+    def read() -> None:
+        try:
+            while not ended.is_set():
+                assert len(journal.read_jobs([str(n) for n in range(200)])) == 200
+                assert len(journal.load_active(1_000)) in range(201)
+                assert sum(map(len, journal.load_pending(50))) in range(201)
+        except BaseException as error:
+            problems.append(error)
+
+    threads = [threading.Thread(target=read) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for n in range(200):
+        journal.commit(
+            ChangeSet(moved=[MoveRow(str(n), "active", n, None, None)], results=[ResultRow(str(n), b"r", 1)])
+        )
+    ended.set()
+    for thread in threads:
+        thread.join()
+    assert problems == []
+    assert len(journal.load_active(1_000)) == 200
+
+
+# -- snapshots --------------------------------------------------------------------------------------------------------
+
+
+def test_a_snapshot_beside_commits_is_consistent_and_small(
+    journal: SqliteJournal, make_journal: Any, tmp_path: Path
+) -> None:
+    journal.commit(ChangeSet(put=[row(f"old-{n}", size=2_000) for n in range(2_000)]))
+    journal.commit(ChangeSet(removed=[f"old-{n}" for n in range(2_000)], queues=[QueueRow("q", 1)]))
+    journal.commit(ChangeSet(put=[row("a"), row("b")]))
+    ended = threading.Event()
+
+    def write() -> None:
+        n = 0
+        while not ended.is_set():
+            journal.commit(ChangeSet(put=[row("a", priority=n), row("b", priority=n)]))
+            n += 1
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    paths = [tmp_path / f"snapshot-{n}.db" for n in range(3)]
+    for path in paths:
+        journal.snapshot(path)
+    ended.set()
+    writer.join()
+    for path in paths:
+        assert path.stat().st_size < 200_000 < journal.size_bytes()
+        connection = apsw.Connection(str(path))
+        assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+        connection.close()
+        copy = make_journal(path)
+        copy.open()
+        found = copy.read_jobs(["a", "b"])
+        assert found["a"].priority == found["b"].priority
+        assert copy.load_queues() == [QueueRow("q", 1)]
+        copy.close()
+
+
+def test_a_snapshot_overwrites_nothing(journal: SqliteJournal, tmp_path: Path) -> None:
+    path = tmp_path / "notes"
+    path.write_text("mine")
+    with pytest.raises(JournalError, match="exists already"):
+        journal.snapshot(path)
+    assert path.read_text() == "mine"
+
+
+def test_a_snapshot_that_cannot_be_written_leaves_nothing(journal: SqliteJournal, tmp_path: Path) -> None:
+    with pytest.raises(JournalError, match="cannot make a snapshot") as caught:
+        journal.snapshot(tmp_path / "missing" / "snapshot")
+    assert str(tmp_path) not in str(caught.value)
+    journal.commit(ChangeSet(put=[row("a")]))
+    journal.snapshot(tmp_path / "snapshot")
+    assert (tmp_path / "snapshot").exists()
+
+
+def test_closing_ends_a_snapshot_that_is_under_way(journal: SqliteJournal, tmp_path: Path) -> None:
+    for n in range(10):
+        journal.commit(ChangeSet(put=[row(f"{n}-{at}", size=2_000) for at in range(1_000)]))
+    outcome: list[JournalError | None] = []
+    begun = threading.Event()
+
+    def copy() -> None:
+        begun.set()
+        try:
+            journal.snapshot(tmp_path / "snapshot")
+            outcome.append(None)
+        except JournalError as error:
+            outcome.append(error)
+
+    thread = threading.Thread(target=copy)
+    thread.start()
+    begun.wait()
+    journal.close()
+    thread.join()
+    # it was interrupted, or it was quicker than the closing, or it had not begun; half a file is left in no case
+    assert (tmp_path / "snapshot").exists() == (outcome == [None])
+    assert not (tmp_path / "jobs.db-wal").exists()
+
+
+# -- the log ----------------------------------------------------------------------------------------------------------
+
+
+def test_an_idle_checkpoint_empties_the_log(journal: SqliteJournal, db: Path) -> None:
+    journal.commit(ChangeSet(put=[row(str(n), size=500) for n in range(2_000)]))
+    assert log_bytes(db) > 1_000_000
+    assert journal.checkpoint_when_idle() is True
+    assert log_bytes(db) == 0
+    assert journal.checkpoint_when_idle() is True
+    journal.commit(ChangeSet(put=[row("a")]))
+    assert len(journal.read_jobs(["0", "1999", "a"])) == 3
+
+
+def test_a_checkpoint_does_not_wait_for_a_reader(journal: SqliteJournal, db: Path) -> None:
+    journal.commit(ChangeSet(put=[row("a")]))
+    reader = apsw.Connection(str(db), flags=apsw.SQLITE_OPEN_READONLY)
+    reader.execute("BEGIN")
+    reader.execute("SELECT * FROM jobs").fetchall()
+    journal.commit(ChangeSet(put=[row("b")]))
+    assert journal.checkpoint_when_idle() is False
+    reader.execute("COMMIT")
+    assert journal.checkpoint_when_idle() is True
+    reader.close()
+
+
+def test_the_log_shrinks_again_after_a_long_reader(journal: SqliteJournal, db: Path) -> None:
+    journal.commit(ChangeSet(put=[row("a")]))
+    reader = apsw.Connection(str(db), flags=apsw.SQLITE_OPEN_READONLY)
+    reader.execute("BEGIN")
+    reader.execute("SELECT * FROM jobs").fetchall()
+    n = 0
+    while log_bytes(db) < LOG_SIZE_LIMIT + 1_000_000:
+        journal.commit(ChangeSet(put=[row(f"{n}-{at}", size=8_000) for at in range(500)]))
+        n += 1
+    reader.execute("COMMIT")
+    reader.close()
+    for more in range(3):
+        journal.commit(ChangeSet(put=[row(f"more-{more}")]))
+    assert log_bytes(db) <= LOG_SIZE_LIMIT
+
+
+def test_size_counts_the_log(journal: SqliteJournal, db: Path) -> None:
+    empty = journal.size_bytes()
+    journal.commit(ChangeSet(put=[row(str(n), size=1_000) for n in range(100)]))
+    assert journal.size_bytes() >= empty + 100_000
+    assert journal.size_bytes() == db.stat().st_size + log_bytes(db)
