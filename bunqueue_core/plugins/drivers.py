@@ -179,12 +179,20 @@ BackoffStrategy = Callable[[int, int, Callable[[], float]], float]
 
 
 class EventSink(Protocol):
-    """Receives every event. Runs isolated from the broker: its failures and slowness are counted, never felt."""
+    """Receives every event. Runs isolated from the broker: its failures and slowness are counted, never felt.
+
+    Where events are missing because it was too slow or failed too often, the next batch begins with an event of type ``dropped`` whose
+    ``count`` says how many. ``name`` is the ``type`` that chooses it in ``events.sinks``.
+    """
 
     name: str
 
     def write(self, events: Sequence[Event]) -> None:
-        """Take a batch, in order. May block; runs on the sink's own thread."""
+        """Take a batch, in order. May block; runs on the sink's own thread.
+
+        Raises:
+            Exception: it was not taken; the same events come again a few times, then they are given up.
+        """
 
     def close(self) -> None:
         """Flush and end."""
