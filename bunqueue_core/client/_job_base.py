@@ -280,7 +280,7 @@ class JobBase:
     @property
     def parent(self) -> dict[str, str] | None:
         """``{"id", "queue"}`` of the parent, where its queue is known."""
-        parent_id, data = self.parent_id, self.data
+        parent_id, data = self.parent_id, self.raw.get("data")
         queue = data.get("__parentQueue") if isinstance(data, dict) else None
         return {"id": parent_id, "queue": queue} if parent_id and isinstance(queue, str) else None
 

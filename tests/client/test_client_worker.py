@@ -587,7 +587,7 @@ def test_wrong_options_are_refused(options: dict[str, Any], text: str) -> None:
         Worker("q", echo(), embedded=True, autorun=False, **options)
 
 
-def test_a_postponed_job_comes_again_uncharged(remote: Target, name: str) -> None:
+def test_a_postponed_job_comes_again_uncharged(target: Target, name: str) -> None:
     attempts: list[int] = []
 
     def process(job: Job) -> str:
@@ -596,7 +596,7 @@ def test_a_postponed_job_comes_again_uncharged(remote: Target, name: str) -> Non
             raise DelayedError
         return "second time"
 
-    with Queue(name, **remote) as queue, Worker(name, process, **remote) as worker:
+    with Queue(name, **target) as queue, Worker(name, process, **target) as worker:
         log = Log(worker, "completed", "failed", "error")
         job = queue.add("a", {}, backoff=20)
         log.until("completed")

@@ -586,7 +586,7 @@ async def test_wrong_options_are_refused(options: dict[str, Any], text: str) -> 
         Worker("q", echo(), embedded=True, autorun=False, **options)
 
 
-async def test_a_postponed_job_comes_again_uncharged(remote: Target, name: str) -> None:
+async def test_a_postponed_job_comes_again_uncharged(target: Target, name: str) -> None:
     attempts: list[int] = []
 
     async def process(job: Job) -> str:
@@ -595,7 +595,7 @@ async def test_a_postponed_job_comes_again_uncharged(remote: Target, name: str) 
             raise DelayedError
         return "second time"
 
-    async with Queue(name, **remote) as queue, Worker(name, process, **remote) as worker:
+    async with Queue(name, **target) as queue, Worker(name, process, **target) as worker:
         log = Log(worker, "completed", "failed", "error")
         job = await queue.add("a", {}, backoff=20)
         await log.until("completed")
