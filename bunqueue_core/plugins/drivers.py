@@ -181,8 +181,8 @@ BackoffStrategy = Callable[[int, int, Callable[[], float]], float]
 class EventSink(Protocol):
     """Receives every event. Runs isolated from the broker: its failures and slowness are counted, never felt.
 
-    Where events are missing because it was too slow or failed too often, the next batch begins with an event of type ``dropped`` whose
-    ``count`` says how many. ``name`` is the ``type`` that chooses it in ``events.sinks``.
+    Where events are missing because it was too slow or failed too often, the next batch begins with an event of type ``dropped``
+    whose ``count`` says how many. ``name`` is the ``type`` that chooses it in ``events.sinks``.
     """
 
     name: str
