@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 from event_standins import PATIENCE_S, HookServer, broker_of, local_broker
 from fixtures.inprocess_server import Wire
@@ -179,7 +180,21 @@ async def test_a_server_calls_webhooks_and_writes_events(server: HookServer, tmp
     pushed = await wire.cmd(cmd="PUSH", queue="q", name="n", data={"x": 1})
     [request] = await server.wait_for(1)
     assert request.document["jobId"] == pushed["id"]
+    shown = await scrape(listening.http)
+    for sample in (
+        'bunqueue_webhook_deliveries_total{outcome="dropped"} 0.0',
+        "bunqueue_webhook_attempts_total 1.0",
+        "bunqueue_webhooks_registered 1.0",
+        'bunqueue_sink_events_total{outcome="dropped",sink="ndjson"} 0.0',
+        'bunqueue_sink_failures_total{sink="ndjson"} 0.0',
+    ):
+        assert sample in shown.splitlines()
     await wire.close()
     assert await queue.stop()
     [line] = path.read_text().splitlines()
     assert pushed["id"] in line
+
+
+async def scrape(address: Any) -> str:
+    async with aiohttp.ClientSession() as session, session.get("http://{}:{}/prometheus".format(*address)) as answer:
+        return await answer.text()

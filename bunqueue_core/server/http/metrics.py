@@ -80,6 +80,7 @@ class _Snapshot(Collector):
         yield from self._backups()
         yield from self._latencies()
         yield from self._cut_offs()
+        yield from self._events()
 
     def _jobs(self) -> Iterator[Metric]:
         numbers = self._numbers
@@ -181,6 +182,37 @@ class _Snapshot(Collector):
         for reason in CUT_OFF_REASONS:
             family.add_metric([reason], self._services.meters.cut_offs[reason])
         yield family
+
+    def _events(self) -> Iterator[Metric]:
+        if self._services.events is None:
+            return
+        statistics = self._services.events()
+        webhooks = statistics.webhooks
+        deliveries = CounterMetricFamily(
+            "bunqueue_webhook_deliveries", "Deliveries to webhooks that are finished, by outcome", labels=["outcome"]
+        )
+        for outcome, count in (
+            ("delivered", webhooks.delivered),
+            ("failed", webhooks.failed),
+            ("dropped", webhooks.dropped),
+        ):
+            deliveries.add_metric([outcome], count)
+        yield deliveries
+        yield _counter("bunqueue_webhook_attempts", "Attempts to call a webhook", webhooks.attempts)
+        yield _gauge("bunqueue_webhook_deliveries_waiting", "Deliveries that are not finished", webhooks.waiting)
+        if not statistics.sinks:
+            return
+        events = CounterMetricFamily(
+            "bunqueue_sink_events", "Events that a sink took or missed, by outcome", labels=["sink", "outcome"]
+        )
+        failures = CounterMetricFamily("bunqueue_sink_failures", "Calls of a sink that failed", labels=["sink"])
+        waiting = GaugeMetricFamily("bunqueue_sink_events_waiting", "Events that wait for a sink", labels=["sink"])
+        for sink in statistics.sinks:
+            for outcome, count in (("written", sink.written), ("dropped", sink.dropped), ("lost", sink.lost)):
+                events.add_metric([sink.name, outcome], count)
+            failures.add_metric([sink.name], sink.failures)
+            waiting.add_metric([sink.name], sink.waiting)
+        yield from (events, failures, waiting)
 
 
 def _gauge(name: str, text: str, value: float) -> Metric:
