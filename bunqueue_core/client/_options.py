@@ -115,11 +115,11 @@ def linked_data(data: Any, options: Mapping[str, Any]) -> Any:
     """The payload of a job with a ``parent``: the server links the two when the payload names the parent too.
 
     Raises:
-        TypeError: the payload is not a dict.
+        TypeError: the payload is not a dict, or the parent is not complete.
     """
-    parent = options.get("parent")
-    if parent is None:
+    if options.get("parent") is None:
         return data
+    parent = _complete_parent(options["parent"])
     if data is not None and not isinstance(data, dict):
         raise TypeError("data must be a dict when the option 'parent' is given")
     return {**(data or {}), "__parentId": parent["id"], "__parentQueue": parent["queue"]}
@@ -174,11 +174,15 @@ def _group(value: Any, wire: dict[str, Any]) -> None:
         wire["groupMaxSize"] = members["maxSize"]
 
 
-def _parent(value: Any, wire: dict[str, Any]) -> None:
+def _complete_parent(value: Any) -> Mapping[str, Any]:
     members = _members(value, "parent")
     if not members.get("id") or not members.get("queue"):
         raise TypeError("parent must have 'id' and 'queue'")
-    wire["parentId"] = members["id"]
+    return members
+
+
+def _parent(value: Any, wire: dict[str, Any]) -> None:
+    wire["parentId"] = _complete_parent(value)["id"]
 
 
 def _repeat(value: Any, wire: dict[str, Any]) -> None:
