@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from bunqueue_core.model.errors import CapabilityError
 from bunqueue_core.model.job import DEFAULT_OPTIONS, JobSpec
 from bunqueue_postgres import arrays
 from bunqueue_postgres.keys import escape, to_key
-from bunqueue_postgres.records import CUSTOM, REMOVE, OptionsCodec, pack_extra
+from bunqueue_postgres.records import CUSTOM, REMOVE, RETAINED, OptionsCodec, pack_extra
 
 
 class Columns:
@@ -21,6 +20,8 @@ class Columns:
         "delay",
         "extra",
         "flags",
+        "gated",
+        "group_ids",
         "keys",
         "lifo",
         "names",
@@ -51,8 +52,12 @@ class Columns:
         self.stall_timeouts: list[int | None] = []
         self.unique_keys: list[str | None] = []
         self.parent_ids: list[str | None] = []
+        self.group_ids: list[str | None] = []
+        self.gated: list[bool] = []
 
-    def add(self, spec: JobSpec, id: str, key: str, codec: OptionsCodec) -> None:
+    def add(
+        self, spec: JobSpec, id: str, key: str, codec: OptionsCodec, *, flags: int = 0, gated: bool = False
+    ) -> None:
         """Append a job; its queue's number is the caller's to set."""
         options = spec.options
         self.keys.append(key)
@@ -64,7 +69,10 @@ class Columns:
         self.unique_keys.append(None if spec.unique_key is None else to_key(spec.unique_key))
         self.parent_ids.append(None if spec.parent_id is None else to_key(spec.parent_id))
         self.extra.append(pack_extra(spec, id, key))
-        flags = CUSTOM if spec.custom_id else 0
+        self.group_ids.append(spec.group_id)
+        self.gated.append(gated)
+        if spec.custom_id:
+            flags |= CUSTOM
         if options is DEFAULT_OPTIONS:
             self.options.append(None)
             self.lifo.append(False)
@@ -77,8 +85,11 @@ class Columns:
             self.ttls.append(options.ttl_ms)
             self.timeouts.append(options.timeout_ms or None)
             self.stall_timeouts.append(options.stall_timeout_ms)
-            if options.remove_on_complete.remove:
+            retention = options.remove_on_complete
+            if retention.remove:
                 flags |= REMOVE
+            elif retention.age_ms is not None or retention.count is not None:
+                flags |= RETAINED
         self.flags.append(flags)
 
     def take(self, other: Columns, position: int) -> None:
@@ -111,33 +122,37 @@ class Columns:
             arrays.int8s(self.stall_timeouts),
             arrays.texts(self.unique_keys),
             arrays.texts(self.parent_ids),
+            arrays.texts(self.group_ids),
+            arrays.bools(self.gated),
         )
 
 
 class Push:
-    """One call of ``push``: its columns, ids and what happened to each."""
+    """One call of ``push``. One that needs decisions on what is there is ``special``; its columns are made when it is planned."""
 
-    __slots__ = ("columns", "delayed_ms", "ids", "named", "queue", "ready")
+    __slots__ = ("columns", "delayed_ms", "ids", "named", "queue", "ready", "special", "specs")
 
     def __init__(self, queue: str, specs: Sequence[JobSpec], codec: OptionsCodec, new_id: Callable[[], str]) -> None:
         self.queue = queue
+        self.specs = specs
         self.columns = Columns()
         self.ids: list[str] = []
         self.named = False  #: some job has a custom id
+        self.special = any(map(needs_decision, specs))
         self.ready = 0  #: jobs that may be claimable at once
         self.delayed_ms: int | None = None  #: the shortest delay of the others
         add = self.columns.add
         for spec in specs:
-            refuse_unoffered(spec)
             custom_id = spec.custom_id
             if custom_id:
                 self.named = True
-                add(spec, custom_id, to_key(custom_id), codec)
-                self.ids.append(custom_id)
+                id = custom_id
+                key = to_key(custom_id)
             else:
-                id = new_id()
-                add(spec, id, id, codec)
-                self.ids.append(id)
+                id = key = new_id()
+            self.ids.append(id)
+            if not self.special:
+                add(spec, id, key, codec)
             if spec.delay <= 0 or spec.timestamp is not None:
                 self.ready += 1
             elif self.delayed_ms is None or spec.delay < self.delayed_ms:
@@ -146,22 +161,15 @@ class Push:
     @property
     def backdated(self) -> bool:
         """Whether a job may go ahead of jobs that have been there for long."""
-        return any(created_at is not None for created_at in self.columns.created_at)
+        return any(spec.timestamp is not None for spec in self.specs)
 
 
-def refuse_unoffered(spec: JobSpec) -> None:
-    """Refuse input that this driver does not serve.
-
-    Raises:
-        CapabilityError: naming the option.
-    """
-    if spec.group_id is not None:
-        raise CapabilityError("group", "postgres")
-    if spec.depends_on:
-        raise CapabilityError("dependsOn", "postgres")
-    if spec.parent_queue is not None:
-        raise CapabilityError("parent", "postgres")
-    if spec.unique_key is not None:
-        raise CapabilityError("uniqueKey", "postgres")
-    if spec.options.repeat is not None:
-        raise CapabilityError("repeat", "postgres")
+def needs_decision(spec: JobSpec) -> bool:
+    """Whether the admission of a job depends on other jobs than an earlier one of its own id."""
+    return bool(
+        spec.unique_key is not None
+        or spec.depends_on
+        or spec.parent_queue is not None
+        or spec.group_max_size is not None
+        or spec.options.repeat is not None
+    )

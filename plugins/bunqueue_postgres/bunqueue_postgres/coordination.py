@@ -251,7 +251,8 @@ class Coordinator:
             except psycopg.Error:
                 over.set()
 
-        loop.add_reader(pgconn.socket, readable)
+        descriptor = pgconn.socket  # a broken connection does not tell it any more
+        loop.add_reader(descriptor, readable)
         try:
             waits = [loop.create_task(event.wait()) for event in (over, self._stopping)]
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
@@ -259,7 +260,7 @@ class Coordinator:
                 wait.cancel()
             await asyncio.wait(waits)
         finally:
-            loop.remove_reader(pgconn.socket)
+            loop.remove_reader(descriptor)
 
     async def _poll(self) -> None:
         """Look for jobs that parked pulls want and for ends that somebody waits for: when notified, and at every poll interval."""

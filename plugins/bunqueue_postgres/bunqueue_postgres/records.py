@@ -30,9 +30,15 @@ from bunqueue_core.model.job import (
 from bunqueue_core.model.requests import DlqConfig, DlqEntry, DlqReason, JobView, StallConfig
 from bunqueue_postgres.keys import is_whole, unescape
 
-#: ``flags``: the id is a custom id; the job is removed on completion.
+#: ``flags``: the id is a custom id; the job is removed on completion; live jobs may wait for it; it waits, or waited, for others;
+#: it has a deduplication key; it repeats; it says itself how long it is kept.
 CUSTOM: Final = 1
 REMOVE: Final = 2
+AWAITED: Final = 4
+WAITING: Final = 8
+KEYED: Final = 16
+REPEATS: Final = 32
+RETAINED: Final = 64
 
 #: Flags with which a job can be completed by the one acknowledging statement.
 PLAIN_FLAGS: Final = CUSTOM | REMOVE
@@ -130,6 +136,16 @@ def pack_extra(spec: JobSpec, id: str, key: str) -> bytes | None:
             spec.parent_id,
             None if whole else id,
         ]
+    )
+
+
+def pack_job_extra(job: Job, key: str) -> bytes | None:
+    """As :func:`pack_extra`, of a job that is there."""
+    whole = is_whole(key)
+    if whole and not (job.tags or job.children_ids or job.depends_on or job.parent_id):
+        return None
+    return pack(
+        [list(job.tags), list(job.children_ids), list(job.depends_on), job.parent_id, None if whole else job.id]
     )
 
 
@@ -388,12 +404,14 @@ class Record:
     """A job with what its row knows beyond the job."""
 
     __slots__ = (
+        "awaited",
         "dead",
         "dlq",
         "finished_at",
         "flags",
         "job",
         "key",
+        "key_owner",
         "lease_until",
         "owner",
         "queue_id",
@@ -403,6 +421,7 @@ class Record:
         "stall",
         "started_at",
         "token",
+        "was",
     )
 
     def __init__(
@@ -436,6 +455,9 @@ class Record:
         self.dead = dead
         self.stall: StallConfig = _DEFAULT_STALL  #: policies of its queue, where they were read with it
         self.dlq: DlqConfig = _DEFAULT_DLQ
+        self.was = job.location  #: where the row was when it was read
+        self.awaited = False  #: live jobs wait, or waited, for it; read with a lock only
+        self.key_owner: str | None = None  #: another job that owns its deduplication key; read with a lock only
 
     def state(self, now: int) -> JobState:
         """The public state at ``now`` (epoch ms, database clock)."""

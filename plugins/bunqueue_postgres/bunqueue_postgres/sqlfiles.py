@@ -18,36 +18,52 @@ class Queries:
     """Every statement of ``sql/queries`` by its file's name, positional parameters ``$1``…"""
 
     ack: bytes
+    add_child_failures: bytes
+    add_edges: bytes
     add_levels: bytes
     beat: bytes
+    child_failures: bytes
+    child_results: bytes
     claim: bytes
+    claim_keys: bytes
     clean: bytes
     clock: bytes
+    complete: bytes
     completed: bytes
+    completed_surplus: bytes
     count: bytes
     counts: bytes
     dead: bytes
     dead_due: bytes
     dead_surplus: bytes
     delayed: bytes
+    drop_edges: bytes
+    edges_of: bytes
     ended: bytes
     erase: bytes
     expire: bytes
     expired: bytes
     feed: bytes
+    forget_child_failures: bytes
     forget_queue: bytes
+    group_sizes: bytes
     held: bytes
     held_count: bytes
     journal: bytes
+    key_owners: bytes
     list: bytes
     lock: bytes
+    lock_names: bytes
+    meet_edges: bytes
     namespace: bytes
     obliterate: bytes
     outcomes: bytes
     policies: bytes
     priorities: bytes
     probe: bytes
+    proved: bytes
     prune_events: bytes
+    prune_proofs: bytes
     push: bytes
     push_named: bytes
     queue: bytes
@@ -55,6 +71,7 @@ class Queries:
     read: bytes
     register_broker: bytes
     register_queues: bytes
+    release_keys: bytes
     remove_queued: bytes
     renew: bytes
     rewrite: bytes
@@ -65,7 +82,10 @@ class Queries:
     snapshot: bytes
     states: bytes
     totals: bytes
+    unmeet_edges: bytes
+    unmet: bytes
     unregister_broker: bytes
+    waited_for: bytes
 
 
 def compact(text: str) -> str:

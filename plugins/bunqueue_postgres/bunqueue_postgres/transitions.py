@@ -1,7 +1,6 @@
 """What becomes of a job when its delivery ends other than by completion: pure rules on a job that the caller has locked.
 
-Each function changes the job and says where it goes; the caller writes the row. The rules are those of ``spec/engine.md`` sections
-11, 14, 15 and 17; times are epoch ms on the database's clock.
+Each function changes the job and says where it goes; the caller writes the row. Times are epoch ms on the database's clock.
 """
 
 from __future__ import annotations
@@ -11,7 +10,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from bunqueue_core.model.job import Job, Location, RetryHistory, TimelineEntry, append_timeline, timeline_of
+from bunqueue_core.model.job import (
+    Job,
+    Location,
+    RetryHistory,
+    TimelineEntry,
+    append_timeline,
+    ready_state,
+    timeline_of,
+)
 from bunqueue_core.model.payload import Packed
 from bunqueue_core.model.requests import DlqConfig, DlqEntry, DlqReason, StallConfig
 from bunqueue_core.model.rules import BACKOFF_STRATEGIES, backoff_delay, stack_lines
@@ -35,6 +42,7 @@ class Outcome:
     entry: DlqEntry | None = None
     removed: bool = False
     location: int = Location.READY
+    keeps_key: bool = False  #: the delivery is undone, its deduplication key with it
     notices: list[Notice] = field(default_factory=list)
 
 
@@ -149,7 +157,7 @@ def given_back(job: Job) -> Outcome:
     if job.timeline and job.timeline[-1]["state"] == "active":
         job.timeline.pop()
     _back_to_queue(job, job.run_at)
-    return Outcome()
+    return Outcome(keeps_key=True)
 
 
 def retried(job: Job, now: int) -> Outcome:
@@ -223,6 +231,38 @@ def run_again(job: Job, now: int) -> Outcome:
     append_timeline(job, {"state": "waiting", "timestamp": now})
     _back_to_queue(job, now)
     return Outcome()
+
+
+def gate_opened(job: Job, now: int) -> Outcome:
+    """What the job waited for has completed: it keeps its ``run_at``."""
+    append_timeline(job, {"state": ready_state(job, now), "timestamp": now})
+    return Outcome()
+
+
+def promoted_parent(job: Job, now: int) -> Outcome:
+    """A policy or a detachment released the job: it runs now, whatever its delay was."""
+    _own_timeline(job)
+    job.run_at = now
+    append_timeline(job, {"state": ready_state(job, now), "timestamp": now})
+    return Outcome(notices=[Notice("waiting", {"prev": "waiting-children"})])
+
+
+def gated(job: Job, now: int) -> Outcome:
+    """A queued job waits for a child that it got."""
+    append_timeline(job, {"state": "waiting-children", "timestamp": now})
+    return Outcome(location=Location.GATED)
+
+
+def failed_with_child(job: Job, now: int, policies: Policies, message: str) -> Outcome:
+    """A child's failure is its parent's."""
+    job.history = None
+    _record(job, now, "unknown", message)
+    outcome = _ended(job, now, policies, "unknown", message, keep=True)
+    extra: dict[str, Any] = {"error": message}
+    if job.data is not None:
+        extra["data"] = Packed(job.data)
+    outcome.notices.append(Notice("failed", extra))
+    return outcome
 
 
 def _own_timeline(job: Job) -> None:

@@ -58,7 +58,7 @@ CREATE TABLE IF NOT EXISTS bunqueue.queues (
 --   dependencies, 2 parked by hand, 3 active, 4 completed, 5 dead letter.
 -- flags: bits of records.py.
 -- finished_at: when it completed or became a dead letter.
--- due_at: of a dead letter, when it expires or is retried by itself, whichever comes first.
+-- due_at: of an ended job, when it is removed or, a dead letter, retried by itself, whichever comes first.
 -- past: timeline, stack trace and attempt history of earlier attempts; NULL on the straight way, where the timeline follows from
 --   the other columns.
 CREATE TABLE IF NOT EXISTS bunqueue.jobs (
@@ -132,11 +132,45 @@ CREATE INDEX IF NOT EXISTS jobs_leased ON bunqueue.jobs (queue_id, lease_until)
 -- Completed jobs and dead letters: counts, oldest first for cleaning.
 CREATE INDEX IF NOT EXISTS jobs_ended ON bunqueue.jobs (queue_id, status, finished_at, id)
     WHERE status IN (4, 5);
--- Dead letters that expire, or are to be retried by themselves.
-CREATE INDEX IF NOT EXISTS jobs_dead_due ON bunqueue.jobs (queue_id, due_at)
-    WHERE status = 5 AND due_at IS NOT NULL;
+-- Ended jobs that are to be removed at some time, and dead letters that are to be retried by themselves.
+CREATE INDEX IF NOT EXISTS jobs_due ON bunqueue.jobs (queue_id, due_at)
+    WHERE status IN (4, 5) AND due_at IS NOT NULL;
 CREATE INDEX IF NOT EXISTS jobs_children ON bunqueue.jobs (ns, parent_id)
     WHERE parent_id IS NOT NULL;
+
+-- Order of admission inside a group. One number at a time, so that brokers do not take turns in blocks.
+CREATE SEQUENCE IF NOT EXISTS bunqueue.group_order AS int8 CACHE 1;
+
+-- Owners of deduplication keys.
+CREATE TABLE IF NOT EXISTS bunqueue.keys (
+    queue_id int4 NOT NULL,
+    key text COLLATE "C" NOT NULL,
+    job_id text COLLATE "C" NOT NULL,
+    expires_at int8,
+    PRIMARY KEY (queue_id, key)
+);
+
+-- Which live job waits, or waited, for which: rows live as long as the waiting job, so that the completions that it needs are kept
+-- (a completed job, or its proof, with a row here is pinned). met: that job has completed.
+CREATE TABLE IF NOT EXISTS bunqueue.edges (
+    ns int4 NOT NULL,
+    dependency_id text COLLATE "C" NOT NULL,
+    job_id text COLLATE "C" NOT NULL,
+    met bool NOT NULL,
+    PRIMARY KEY (ns, dependency_id, job_id)
+);
+CREATE INDEX IF NOT EXISTS edges_job ON bunqueue.edges (ns, job_id);
+
+-- Failures of children that their parent's policy let it survive.
+CREATE TABLE IF NOT EXISTS bunqueue.child_failures (
+    ns int4 NOT NULL,
+    parent_id text COLLATE "C" NOT NULL,
+    child_id text COLLATE "C" NOT NULL,
+    child_queue text NOT NULL,
+    mode text NOT NULL,
+    error bytea NOT NULL,
+    PRIMARY KEY (ns, parent_id, child_id)
+);
 
 -- Completions whose job row is gone (removed on completion): an id here has been completed.
 CREATE TABLE IF NOT EXISTS bunqueue.proofs (

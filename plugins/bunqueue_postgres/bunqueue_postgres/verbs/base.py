@@ -6,7 +6,7 @@ import asyncio
 import os
 import socket
 import uuid
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import psycopg
@@ -19,6 +19,7 @@ from bunqueue_core.model.errors import (
     BunqueueError,
     LeaseLost,
 )
+from bunqueue_core.model.job import JobOptions, Location
 from bunqueue_core.plugins.drivers import OpenContext
 from bunqueue_postgres import arrays, transitions
 from bunqueue_postgres.changes import Changes
@@ -28,8 +29,10 @@ from bunqueue_postgres.errors import translate
 from bunqueue_postgres.events import Feed
 from bunqueue_postgres.keys import to_key
 from bunqueue_postgres.marks import Marks
+from bunqueue_postgres.planning import LINKABLE
 from bunqueue_postgres.pulls import PullDesk
 from bunqueue_postgres.records import (
+    AWAITED,
     OptionsCodec,
     Record,
     RecordReader,
@@ -193,24 +196,73 @@ class BrokerBase(Broker):
     def policies(self, record: Record) -> transitions.Policies:
         return transitions.Policies(record.stall, record.dlq, self.ports.random)
 
-    async def lock(self, connection: Connection, keys: list[str]) -> tuple[int, dict[str, Record]]:
-        """Lock jobs; gives the time and their records by key."""
+    async def lock(self, connection: Connection, keys: Iterable[str]) -> tuple[int, dict[str, Record]]:
+        """Lock jobs; gives the time (0 if there are none) and their records by key, with what decisions about them need."""
         cursor = connection.cursor(binary=True)
         await cursor.execute(self.queries.lock, (Int4(self.ns), arrays.texts(sorted(keys))))
         records: dict[str, Record] = {}
         now = 0
+        awaited: list[str] = []
+        keyed: list[Record] = []
         for row in await cursor.fetchall():
             record = self.reader.record(row[:-3])
             record.stall = read_stall_config(row[-2])
             record.dlq = read_dlq_config(row[-1])
             now = max(now, row[-3])
             records[record.key] = record
+            if record.flags & AWAITED:
+                awaited.append(record.key)
+            if record.job.unique_key is not None and record.was in (Location.COMPLETED, Location.DEAD):
+                keyed.append(record)
+        if awaited:
+            await cursor.execute(self.queries.waited_for, (Int4(self.ns), arrays.texts(awaited)))
+            for (key,) in await cursor.fetchall():
+                records[key].awaited = True
+        if keyed:
+            await self._find_key_owners(connection, keyed, now)
         return now, records
 
+    async def _find_key_owners(self, connection: Connection, records: list[Record], now: int) -> None:
+        """Note which other live jobs own the keys of jobs that have ended."""
+        names = {(record.queue_id, to_key(record.job.unique_key or "")) for record in records}
+        owners = await self.key_owners(connection, names)
+        cursor = connection.cursor(binary=True)
+        await cursor.execute(
+            self.queries.states, (Int4(self.ns), arrays.texts([owner for owner, _ in owners.values()]))
+        )
+        live = {row[0] for row in await cursor.fetchall() if row[1] < Location.COMPLETED}
+        for record in records:
+            owner, expires_at = owners.get((record.queue_id, to_key(record.job.unique_key or "")), ("", None))
+            if owner in live and owner != record.key and (expires_at is None or expires_at > now):
+                record.key_owner = owner
+
+    async def key_owners(
+        self, connection: Connection, names: Iterable[tuple[int, str]]
+    ) -> dict[tuple[int, str], tuple[str, int | None]]:
+        """Owners of deduplication keys, each (job's key, expiry in epoch ms), by (queue number, key)."""
+        wanted = sorted(names)
+        if not wanted:
+            return {}
+        cursor = connection.cursor(binary=True)
+        await cursor.execute(
+            self.queries.key_owners,
+            (arrays.int4s([queue for queue, _ in wanted]), arrays.texts([key for _, key in wanted])),
+        )
+        return {(queue, key): (owner, expires_at) for queue, key, owner, expires_at in await cursor.fetchall()}
+
     async def decide(
-        self, keys: list[str], decide: Callable[[Record, int], transitions.Outcome | None], *, pick: Any = None
+        self,
+        keys: list[str],
+        decide: Callable[[Record, int], transitions.Outcome | None],
+        *,
+        pick: Callable[[Connection], Awaitable[list[str]]] | None = None,
+        failing: bool = False,
     ) -> int:
-        """Lock jobs, ask ``decide`` what becomes of each (None: nothing), and write it. Gives the number that changed."""
+        """Lock jobs, ask ``decide`` what becomes of each (None: nothing), and write it. Gives the number that changed.
+
+        ``pick`` chooses the jobs inside the transaction instead of ``keys``. ``failing``: an end is a failure, to which
+        the policies of a parent apply.
+        """
 
         async def body(connection: Connection) -> tuple[int, Changes]:
             chosen = keys if pick is None else await pick(connection)
@@ -219,36 +271,132 @@ class BrokerBase(Broker):
             changed = 0
             for record in records.values():
                 outcome = decide(record, now)
-                if outcome is not None:
+                if outcome is None:
+                    continue
+                changed += 1
+                if failing:
+                    entry = outcome.entry
+                    changes.fail(record, outcome, None if entry is None else entry.error, record.dlq)
+                else:
                     changes.add(record, outcome, record.dlq)
-                    changed += 1
             if changed:
-                await changes.write(connection, self.queries, self.ns)
+                await self.conclude(connection, changes)
             return changed, changes
 
         changed, changes = await self.database.transaction(body)
         self.written(changes)
         return changed
 
+    async def conclude(self, connection: Connection, changes: Changes) -> None:
+        """Decide what the changes mean for jobs that wait for the changed ones, and write everything."""
+        completed = changes.awaited_completions
+        if completed:
+            await self._open_gates(connection, changes, completed)
+        if changes.failed_children:
+            await self._apply_policies(connection, changes)
+        await changes.write(connection, self.queries, self.ns)
+
+    async def _open_gates(self, connection: Connection, changes: Changes, completed: list[str]) -> None:
+        ns = Int4(self.ns)
+        cursor = connection.cursor(binary=True)
+        await cursor.execute(self.queries.meet_edges, (ns, arrays.texts(completed)))
+        waiting = {key for (key,) in await cursor.fetchall()}
+        if not waiting:
+            return
+        _, records = await self.lock(connection, waiting)
+        # Only now that their rows are held: another completion may have met the rest meanwhile.
+        await cursor.execute(self.queries.unmet, (ns, arrays.texts(sorted(waiting))))
+        blocked = {key for (key,) in await cursor.fetchall()}
+        for key, record in records.items():
+            if key not in blocked and record.job.location == Location.GATED:
+                changes.add(record, transitions.gate_opened(record.job, changes.now))
+
+    async def _apply_policies(self, connection: Connection, changes: Changes) -> None:
+        """Apply the policies of jobs that failed for good to their parents, if those wait."""
+        affected = [
+            (child, mode, error)
+            for child, error in changes.failed_children
+            if (mode := _policy(child.job.options)) is not None
+        ]
+        if not affected:
+            return
+        _, parents = await self.lock(connection, {to_key(child.job.parent_id or "") for child, _, _ in affected})
+        cursor = connection.cursor(binary=True)
+        for child, mode, error in affected:
+            parent = parents.get(to_key(child.job.parent_id or ""))
+            if parent is None or parent.job.location not in LINKABLE:
+                continue
+            job = parent.job
+            text = error or "unknown error"
+            if mode == "fail":
+                message = f"Child job {child.job.id} failed: {text}"
+                outcome = transitions.failed_with_child(job, changes.now, self.policies(parent), message)
+                changes.add(parent, outcome, parent.dlq)
+                continue
+            if mode in ("continue", "ignore"):
+                changes.survive(parent, child, mode, text)
+            if job.location != Location.GATED:
+                continue
+            if mode == "continue":
+                job.depends_on = ()
+                changes.drop_edges(parent.key)
+                changes.add(parent, transitions.promoted_parent(job, changes.now))
+                continue
+            job.depends_on = tuple(id for id in job.depends_on if id != child.job.id)
+            changes.drop_edges(parent.key, child.key)
+            await cursor.execute(self.queries.edges_of, (Int4(self.ns), parent.key))
+            gone = {to_key(other.job.id) for other, _, _ in affected}
+            if any(not met and key not in gone for key, met in await cursor.fetchall()):
+                changes.add(parent, transitions.Outcome(location=Location.GATED))
+            else:
+                changes.add(parent, transitions.promoted_parent(job, changes.now))
+
     def written(self, changes: Changes) -> None:
         """Tell whoever waits what a committed transaction changed."""
-        for queue, jobs in changes.ready.items():
+        now = changes.now
+        ready: dict[str, int] = {}
+        for job in changes.rewritten:
+            if job.location == Location.DEAD:
+                self._ended(job.id, (False, None))
+                self.totals["failed"] += 1
+            elif job.location == Location.READY:
+                self.let_go(job.id)
+                if job.run_at <= now:
+                    ready[job.queue] = ready.get(job.queue, 0) + 1
+                else:
+                    desk = self._desks.get(job.queue)
+                    if desk is not None:
+                        desk.wake_in(job.run_at - now)
+        for queue, jobs in ready.items():
             # They may stand before what was claimed last.
             self.marks.forget(queue)
             self.wake(queue, jobs)
-        for queue, delay in changes.due.items():
-            desk = self._desks.get(queue)
-            if desk is not None:
-                desk.wake_in(delay)
-        for id in changes.ended:
-            self.let_go(id)
-            for answer in self.waits.pop(id, ()):
-                answer.settle((False, None))
-        self.totals["failed"] += len(changes.ended)
+        for job in changes.removed:
+            self._ended(job.id, (False, None))
+        for record, result, remove in changes.completions:
+            self._ended(record.job.id, (True, None if remove else result))
+            self.totals["completed"] += 1
         if changes.crowded:
             self.coordinator.crowded(changes.crowded)
-        if changes.ready or changes.ended or changes.due:
-            self.coordinator.announce()
+        self.coordinator.announce()
+
+    def _ended(self, id: str, outcome: tuple[bool, bytes | None]) -> None:
+        self.let_go(id)
+        for answer in self.waits.pop(id, ()):
+            answer.settle(outcome)
+
+
+def _policy(options: JobOptions) -> str | None:
+    """What the job's failure does to its parent; the first of several options holds."""
+    if options.fail_parent_on_failure:
+        return "fail"
+    if options.continue_parent_on_failure:
+        return "continue"
+    if options.ignore_dependency_on_failure:
+        return "ignore"
+    if options.remove_dependency_on_failure:
+        return "remove"
+    return None
 
 
 def lease_lost(id: str, token: str | None, free: bool) -> LeaseLost:

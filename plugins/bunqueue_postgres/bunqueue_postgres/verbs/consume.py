@@ -29,6 +29,7 @@ from bunqueue_core.model.requests import (
     Renewal,
 )
 from bunqueue_core.plugins.drivers import OpenContext
+from bunqueue_core.scheduling.repeat import Repeats
 from bunqueue_postgres import arrays, transitions
 from bunqueue_postgres.changes import Changes, pack_extras
 from bunqueue_postgres.database import Connection
@@ -59,6 +60,7 @@ class Consuming(Producing):
         super().__init__(settings, context)
         self._acks: Gatherer[Sequence[Ack]] = Gatherer(self._flush_acks, self.spawn, _ids_of)
         self._failures: Gatherer[Sequence[Failure]] = Gatherer(self._flush_failures, self.spawn, _ids_of)
+        self._repeats = Repeats()
         self._renewals: Gatherer[tuple[Sequence[Renewal], bool]] = Gatherer(self._flush_renewals, self.spawn)
 
     # -- pull ---------------------------------------------------------------------------------------------------------
@@ -227,7 +229,7 @@ class Consuming(Producing):
         released = 0
         keys = [to_key(id) for id in jobs]
         for at in range(0, len(keys), STEP_ROWS):
-            released += await self.decide(keys[at : at + STEP_ROWS], decide)
+            released += await self.decide(keys[at : at + STEP_ROWS], decide, failing=True)
         return released
 
     async def recover(self) -> int:
@@ -250,7 +252,7 @@ class Consuming(Producing):
                 return transitions.stalled(job, now, policies)
             return transitions.lease_expired(job, now, policies, record.renewals)
 
-        return await self.decide([], decide, pick=pick)
+        return await self.decide([], decide, pick=pick, failing=True)
 
     # -- acknowledge --------------------------------------------------------------------------------------------------
 
@@ -297,10 +299,13 @@ class Consuming(Producing):
             ),
         )
         refused: dict[int, tuple[int, Exception]] = {}
-        for n, status, valid, _plain, free in rows:
+        stepwise: set[int] = set()
+        for n, status, valid, plain, free in rows:
             batch, position = places[n - 1]
             ack = calls[batch].input[position]
-            if status == Location.ACTIVE and not valid:
+            if valid and not plain:
+                stepwise.add(batch)
+            elif status == Location.ACTIVE and not valid:
                 if batch not in refused or position < refused[batch][0]:
                     refused[batch] = (position, lease_lost(ack.id, ack.token, free))
             elif not valid:
@@ -308,6 +313,8 @@ class Consuming(Producing):
         for batch, call in enumerate(calls):
             if batch in refused:
                 call.answer.fail(refused[batch][1])
+                continue
+            if batch in stepwise:
                 continue
             failed = errors[batch]
             waits = self.waits
@@ -321,6 +328,73 @@ class Consuming(Producing):
             self.totals["completed"] += len(call.input) - len(failed)
             call.answer.settle(Acknowledged(["applied"] * len(call.input), failed))
         self.coordinator.announce()
+        if stepwise:
+            await self._complete_stepwise([calls[batch] for batch in sorted(stepwise)])
+
+    async def _complete_stepwise(self, calls: list[Call[Sequence[Ack]]]) -> None:
+        """Complete jobs that others wait for, or that have a deduplication key, a successor or a retention of their own."""
+        keys = {to_key(ack.id) for call in calls for ack in call.input}
+
+        async def body(connection: Connection) -> tuple[list[Acknowledged | Exception], list[Changes]]:
+            now, records = await self.lock(connection, keys)
+            changes = Changes(now, self.codec)
+            verdicts = [self._completions_of(call.input, records, now, changes) for call in calls]
+            written = [changes]
+            if changes.completed:
+                await self.conclude(connection, changes)
+                written += await self._add_successors(connection, changes)
+                await self._apply_retention(connection, changes)
+            return verdicts, written
+
+        verdicts, written = await self._admitted(body)
+        for changes in written:
+            self.written(changes)
+        for call, verdict in zip(calls, verdicts, strict=True):
+            if isinstance(verdict, Exception):
+                call.answer.fail(verdict)
+            else:
+                call.answer.settle(verdict)
+
+    @staticmethod
+    def _completions_of(
+        acks: Sequence[Ack], records: dict[str, Record], now: int, changes: Changes
+    ) -> Acknowledged | Exception:
+        """Check and apply one call's acknowledgements to locked records."""
+        for ack in acks:
+            record = records.get(to_key(ack.id))
+            if record is not None and record.job.location == Location.ACTIVE and not owns(record, ack.token, now):
+                return lease_lost(ack.id, ack.token, record.owner is None)
+        errors: dict[int, Exception] = {}
+        for position, ack in enumerate(acks):
+            record = records.get(to_key(ack.id))
+            if record is not None and record.job.location == Location.ACTIVE:
+                changes.complete(record, ack.result, ack.remove)
+            else:
+                errors[position] = _not_active(ack.id)
+        return Acknowledged(["applied"] * len(acks), errors)
+
+    async def _add_successors(self, connection: Connection, changes: Changes) -> list[Changes]:
+        """Admit the next generations of completed repeat jobs."""
+        written: list[Changes] = []
+        for record in changes.completed:
+            if record.job.options.repeat is None:
+                continue
+            spec = self._repeats.successor(record.job, changes.now)
+            if spec is not None:
+                call = (record.job.queue, record.queue_id, [spec], [self.ports.new_id()])
+                _, added = await self.admit(connection, [call])
+                written.append(added)
+        return written
+
+    async def _apply_retention(self, connection: Connection, changes: Changes) -> None:
+        """Keep only the newest completed jobs of queues whose jobs say how many."""
+        bounds: dict[int, int] = {}
+        for record in changes.completed:
+            count = record.job.options.remove_on_complete.count
+            if count is not None:
+                bounds[record.queue_id] = min(count, bounds.get(record.queue_id, count))
+        for queue_id, bound in bounds.items():
+            await connection.execute(self.queries.completed_surplus, (Int4(queue_id), Int8(bound)))
 
     # -- fail ---------------------------------------------------------------------------------------------------------
 
@@ -350,7 +424,7 @@ class Consuming(Producing):
                 verdicts.append(verdict)
                 wrote = wrote or isinstance(verdict, Acknowledged)
             if wrote:
-                await changes.write(connection, self.queries, self.ns)
+                await self.conclude(connection, changes)
             return verdicts, changes
 
         verdicts, changes = await self.database.transaction(body)
@@ -386,9 +460,7 @@ class Consuming(Producing):
                     unrecoverable=failure.unrecoverable,
                     remove=failure.remove,
                 )
-                changes.add(record, outcome, record.dlq)
-                if outcome.removed:
-                    record.job.location = Location.GONE
+                changes.fail(record, outcome, failure.error, record.dlq)
             elif (
                 record is not None
                 and record.job.location == Location.READY

@@ -134,7 +134,7 @@ class Controlling(BrokerBase):
 
         def decide(record: Record, now: int) -> transitions.Outcome | None:
             job = record.job
-            if job.location != Location.COMPLETED or job.queue != queue:
+            if job.location != Location.COMPLETED or job.queue != queue or record.key_owner is not None:
                 return None
             return transitions.run_again(job, now)
 
@@ -166,7 +166,7 @@ class Controlling(BrokerBase):
         error = NotFound("Job not found or cannot be cancelled")
 
         def decide(record: Record, _: int) -> transitions.Outcome:
-            if record.job.location not in (Location.READY, Location.GATED, Location.PARKED):
+            if record.job.location not in (Location.READY, Location.GATED, Location.PARKED) or record.awaited:
                 raise error
             return transitions.Outcome(removed=True, notices=[transitions.Notice("removed", {"prev": "waiting"})])
 
@@ -222,6 +222,8 @@ class Controlling(BrokerBase):
             if state == "delayed":
                 return transitions.moved(job, now)
             if state == "failed":
+                if record.key_owner is not None:
+                    raise NotFound("Failed job not in DLQ")
                 return transitions.retried(job, now)
             if state in ("waiting", "prioritized"):
                 return None

@@ -76,7 +76,7 @@ class DeadLettering(BrokerBase):
             keys = [record.key for record in await self._dead(queue, count, None)]
 
         def decide(record: Record, now: int) -> transitions.Outcome | None:
-            if record.job.location != Location.DEAD or record.job.queue != queue:
+            if record.job.location != Location.DEAD or record.job.queue != queue or record.key_owner is not None:
                 return None
             return transitions.retried(record.job, now)
 
@@ -175,7 +175,7 @@ class DeadLettering(BrokerBase):
         }
 
     async def maintain_dead_letters(self) -> int:
-        """Remove dead letters that have expired and retry those whose time for it has come. Gives the number handled."""
+        """Remove ended jobs whose time is over and retry dead letters whose time for it has come. Gives the number handled."""
 
         async def body(connection: Connection) -> tuple[int, Changes]:
             cursor = connection.cursor(binary=True)
@@ -183,7 +183,15 @@ class DeadLettering(BrokerBase):
             now, records = await self.lock(connection, [key for (key,) in await cursor.fetchall()])
             changes = Changes(now, self.codec)
             for record in records.values():
+                if record.was == Location.COMPLETED:
+                    # One that a live job needs goes at the next round after that has ended.
+                    if not record.awaited:
+                        changes.erase(record)
+                    continue
                 entry = record.dead_letter()
+                if record.key_owner is not None:
+                    # Its deduplication key belongs to another job now: it stays until it expires.
+                    entry.next_retry_at = None
                 if entry.expires_at is not None and entry.expires_at <= now:
                     changes.erase(record)
                 elif record.dlq.auto_retry and _retriable(entry, record.dlq, now):

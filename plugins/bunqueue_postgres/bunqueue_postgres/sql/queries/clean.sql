@@ -4,7 +4,9 @@
 WITH old AS MATERIALIZED (
     SELECT d.ns, d.id, CASE WHEN $3::int2 = 0 THEN d.created_at ELSE d.finished_at END AS at
     FROM bunqueue.queues q JOIN bunqueue.jobs d ON d.queue_id = q.id AND d.status = $3::int2
-    WHERE q.ns = $1::int4 AND q.name = $2::text AND d.flags & 4 = 0
+    WHERE q.ns = $1::int4 AND q.name = $2::text AND (d.flags & 4 = 0 OR NOT EXISTS (
+            SELECT FROM bunqueue.edges e WHERE e.ns = d.ns AND e.dependency_id = d.id
+        ))
         AND ($4::int8 IS NULL OR CASE WHEN $3::int2 = 0 THEN d.created_at ELSE d.finished_at END <= (SELECT bunqueue.now_ms()) - $4::int8)
     ORDER BY 3, 2
     LIMIT $5::int8

@@ -5,7 +5,9 @@ WITH removed AS (
     USING (
         SELECT d.ns, d.id
         FROM bunqueue.queues q JOIN bunqueue.jobs d ON d.queue_id = q.id AND d.status = 0
-        WHERE q.ns = $1::int4 AND q.name = $2::text AND d.flags & 4 = 0
+        WHERE q.ns = $1::int4 AND q.name = $2::text AND (d.flags & 4 = 0 OR NOT EXISTS (
+            SELECT FROM bunqueue.edges e WHERE e.ns = d.ns AND e.dependency_id = d.id
+        ))
         LIMIT $3::int8
         FOR UPDATE OF d SKIP LOCKED
     ) AS queued

@@ -18,6 +18,8 @@ SET status = i.status,
     options = i.options,
     progress = i.progress,
     flags = i.flags,
+    extra = i.extra,
+    parent_id = i.parent_id,
     result = NULL,
     lease_until = NULL,
     lease_session = NULL,
@@ -25,9 +27,9 @@ SET status = i.status,
     lease_renewals = 0
 FROM unnest(
     $2::text[], $3::int2[], $4::int8[], $5::int4[], $6::int4[], $7::int8[], $8::int8[], $9::int8[], $10::bytea[], $11::bytea[],
-    $12::int8[], $13::int4[], $14::bool[], $15::bytea[], $16::bytea[], $17::int2[]
+    $12::int8[], $13::int4[], $14::bool[], $15::bytea[], $16::bytea[], $17::int2[], $18::bytea[], $19::text[]
 ) AS i (
     id, status, run_at, attempts, stall_count, started_at, finished_at, heartbeat_at, past, dead,
-    due_at, priority, lifo, options, progress, flags
+    due_at, priority, lifo, options, progress, flags, extra, parent_id
 )
 WHERE j.ns = $1::int4 AND j.id = i.id

@@ -1,0 +1,277 @@
+"""Admissions that need decisions: deduplication, dependencies, links to parents, group capacity, whole flows.
+
+Everything that a decision depends on is locked before: names (deduplication keys, groups) by advisory locks, jobs by their rows.
+Calls are planned one after the other on one common plan, so that each sees what those before it decided; a refused call leaves
+nothing in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from bunqueue_core.model.errors import CommandError, Conflict, NotFound
+from bunqueue_core.model.job import JobSpec, Location
+from bunqueue_postgres.admission import Columns
+from bunqueue_postgres.keys import to_key, unescape
+from bunqueue_postgres.records import AWAITED, KEYED, REPEATS, WAITING, OptionsCodec, Record
+
+_LIVE: Final = (Location.READY, Location.GATED, Location.PARKED, Location.ACTIVE)
+
+#: Where a parent must be to take a child.
+LINKABLE: Final = (Location.READY, Location.GATED, Location.PARKED)
+
+PushOutcome = Literal["created", "found", "replaced"]
+
+
+@dataclass(slots=True)
+class KeyOwner:
+    """A deduplication key's owner; ``expires_at`` in epoch ms."""
+
+    job_key: str
+    expires_at: int | None
+
+
+@dataclass(slots=True)
+class Facts:
+    """What is there, all of it locked. Jobs by key; keys and groups by (queue number, name)."""
+
+    now: int
+    records: Mapping[str, Record]
+    proofs: frozenset[str]
+    owners: dict[tuple[int, str], KeyOwner]
+    sizes: dict[tuple[int, str], int]
+
+    def completed(self, key: str) -> bool:
+        """Whether the job has completed."""
+        record = self.records.get(key)
+        return key in self.proofs or (record is not None and record.job.location == Location.COMPLETED)
+
+
+class Planned:
+    """A job to be admitted."""
+
+    __slots__ = ("flags", "gated", "id", "key", "queue", "queue_id", "spec", "unique")
+
+    def __init__(self, spec: JobSpec, id: str, key: str, queue: str, queue_id: int) -> None:
+        self.spec = spec
+        self.id = id
+        self.key = key
+        self.queue = queue
+        self.queue_id = queue_id
+        self.unique: str | None = None if spec.unique_key is None else to_key(spec.unique_key)
+        self.gated = False
+        self.flags = (KEYED if self.unique is not None else 0) | (REPEATS if spec.options.repeat is not None else 0)
+
+
+@dataclass(slots=True)
+class Plan:
+    """What one transaction will write."""
+
+    jobs: dict[str, Planned] = field(default_factory=dict)  #: by key, in order of admission
+    edges: dict[tuple[str, str], bool] = field(default_factory=dict)  #: (dependency, job) → met
+    keys: dict[tuple[int, str], tuple[str, int | None]] = field(default_factory=dict)  #: new owners and their expiry
+    extended: dict[tuple[int, str], tuple[str, int]] = field(default_factory=dict)
+    removed: set[str] = field(default_factory=set)  #: owners that are replaced
+    sizes: dict[tuple[int, str], int] = field(default_factory=dict)
+    duplicated: list[tuple[int, str]] = field(default_factory=list)  #: (queue number, owner)
+    links: list[tuple[str, str]] = field(default_factory=list)  #: (parent, child)
+
+    def copy(self) -> Plan:
+        """A plan that can be given up without touching this one."""
+        return Plan(
+            dict(self.jobs),
+            dict(self.edges),
+            dict(self.keys),
+            dict(self.extended),
+            set(self.removed),
+            dict(self.sizes),
+            list(self.duplicated),
+            list(self.links),
+        )
+
+
+class Planner:
+    """Plans calls on facts."""
+
+    def __init__(self, facts: Facts) -> None:
+        self.facts = facts
+        self.plan = Plan()
+
+    def push(
+        self, queue: str, queue_id: int, specs: Iterable[JobSpec], ids: Iterable[str]
+    ) -> tuple[list[str], list[PushOutcome]]:
+        """Plan one call, all or none; gives its ids and outcomes.
+
+        Raises:
+            CommandError: a member is refused; the plan is as it was.
+        """
+        specs = list(specs)
+        before = self.plan
+        self.plan = before.copy()
+        try:
+            return self._push(queue, queue_id, specs, list(ids))
+        except BaseException:
+            self.plan = before
+            raise
+
+    def _push(
+        self, queue: str, queue_id: int, specs: list[JobSpec], ids: list[str]
+    ) -> tuple[list[str], list[PushOutcome]]:
+        batch = {to_key(spec.custom_id) for spec in specs if spec.custom_id} if len(specs) > 1 else set()
+        for position, spec in enumerate(specs):
+            try:
+                self._check_dependencies(spec, batch)
+            except CommandError as error:
+                error.position = position
+                raise
+        for spec in specs:
+            if spec.parent_queue is not None:
+                self._check_parent(spec)
+        outcomes: list[PushOutcome] = []
+        for position, spec in enumerate(specs):
+            ids[position], outcome = self._one(queue, queue_id, spec, ids[position])
+            outcomes.append(outcome)
+        return ids, outcomes
+
+    def _known(self, key: str) -> bool:
+        return key in self.plan.jobs or key in self.facts.records or key in self.facts.proofs
+
+    def _check_dependencies(self, spec: JobSpec, batch: set[str]) -> None:
+        for id in spec.depends_on:
+            if id == spec.custom_id:
+                raise Conflict(f"Job cannot depend on itself: {id}")
+            key = to_key(id)
+            if key not in batch and not self._known(key):
+                raise NotFound(f"Dependency job not found: {id}")
+
+    def _check_parent(self, spec: JobSpec) -> None:
+        parent_id = spec.parent_id
+        assert parent_id is not None
+        if spec.custom_id == parent_id:
+            raise Conflict("A job cannot be its own parent")
+        record = self.facts.records.get(to_key(parent_id))
+        if record is None:
+            raise NotFound(f"Parent job not found: {parent_id}")
+        parent = record.job
+        if parent.location not in LINKABLE:
+            raise Conflict(f"Parent job {parent_id} is not linkable")
+        if parent.queue != spec.parent_queue:
+            raise Conflict(f"Parent job {parent_id} belongs to queue {parent.queue}, not {spec.parent_queue}")
+
+    def _one(self, queue: str, queue_id: int, spec: JobSpec, id: str) -> tuple[str, PushOutcome]:
+        plan, facts = self.plan, self.facts
+        key = to_key(id)
+        if spec.custom_id:
+            if key in plan.jobs:
+                return id, "found"
+            existing = facts.records.get(key)
+            if existing is not None and key not in plan.removed:
+                if existing.job.location in _LIVE:
+                    return id, "found"
+                if existing.awaited and existing.job.location != Location.COMPLETED:
+                    raise Conflict(f"Custom ID {id} still has unresolved dependency consumers")
+        outcome: PushOutcome = "created"
+        planned = Planned(spec, id, key, queue, queue_id)
+        replaced: str | None = None
+        if planned.unique is not None:
+            owner, replaces = self._deduplicate(planned)
+            if owner is not None and not replaces:
+                return unescape(owner) if owner not in facts.records else facts.records[owner].job.id, "found"
+            if owner is not None:
+                outcome = "replaced"
+                replaced = owner
+        if spec.group_id is not None and spec.group_max_size is not None and outcome == "created":
+            self._check_size(planned)
+        unmet = False
+        for dependency in dict.fromkeys(spec.depends_on):
+            dependency_key = to_key(dependency)
+            # A member of the same bulk is unmet, and so is one that comes later: it is not complete, whatever it replaces.
+            met = dependency_key not in plan.jobs and facts.completed(dependency_key)
+            plan.edges[dependency_key, key] = met
+            unmet = unmet or not met
+        planned.gated = unmet
+        if spec.depends_on:
+            planned.flags |= WAITING
+        if replaced is not None:
+            self._replace(replaced)
+        plan.jobs[key] = planned
+        if planned.unique is not None:
+            ttl = spec.options.dedup_ttl_ms
+            plan.keys[queue_id, planned.unique] = (key, None if ttl is None else facts.now + ttl)
+        if spec.group_id is not None and not unmet:
+            group = (queue_id, spec.group_id)
+            plan.sizes[group] = plan.sizes.get(group, 0) + 1
+        if spec.parent_queue is not None:
+            assert spec.parent_id is not None
+            plan.links.append((to_key(spec.parent_id), key))
+        return id, outcome
+
+    def _replace(self, owner: str) -> None:
+        """Remove the owner of a key, unless it is being processed: then it only loses the key."""
+        planned = self.plan.jobs.pop(owner, None)
+        if planned is not None:
+            for edge in [edge for edge in self.plan.edges if edge[1] == owner]:
+                del self.plan.edges[edge]
+            return
+        record = self.facts.records.get(owner)
+        if record is not None and record.job.location != Location.ACTIVE:
+            self.plan.removed.add(owner)
+
+    def _deduplicate(self, planned: Planned) -> tuple[str | None, bool]:
+        """Decide on a deduplication key: its owner (None: free), and whether the new job replaces it."""
+        plan, facts = self.plan, self.facts
+        assert planned.unique is not None
+        name = (planned.queue_id, planned.unique)
+        options = planned.spec.options
+        entry: KeyOwner | None = None
+        if name in plan.keys and plan.keys[name][0] in plan.jobs:
+            owner = plan.keys[name][0]
+            location: int | None = Location.GATED if plan.jobs[owner].gated else Location.READY
+            awaited = any(dependency == owner for dependency, _ in plan.edges)
+        else:
+            entry = facts.owners.get(name)
+            if entry is None or (entry.expires_at is not None and entry.expires_at <= facts.now):
+                return None, False
+            owner = entry.job_key
+            record = facts.records.get(owner) if owner not in plan.removed else None
+            location = None if record is None else record.job.location
+            awaited = record is not None and record.awaited
+        live = location in _LIVE
+        id = facts.records[owner].job.id if owner in facts.records else unescape(owner)
+        if options.dedup_replace:
+            if not live:
+                return None, False
+            if awaited or id in planned.spec.depends_on:
+                raise Conflict(f"Cannot replace deduplicated job {id} because live jobs depend on it")
+            return owner, True
+        if options.dedup_extend and options.dedup_ttl_ms:
+            if location == Location.READY:
+                if entry is not None:
+                    plan.extended[name] = (owner, facts.now + options.dedup_ttl_ms)
+                return owner, False
+            raise Conflict("Duplicate unique_key (extended TTL)")
+        if not live:
+            # Only a window outlives its owner.
+            return (owner, False) if entry is not None and options.dedup_scope == "window" else (None, False)
+        plan.duplicated.append((planned.queue_id, owner))
+        return owner, False
+
+    def _check_size(self, planned: Planned) -> None:
+        spec = planned.spec
+        assert spec.group_id is not None
+        group = (planned.queue_id, spec.group_id)
+        size = self.facts.sizes.get(group, 0) + self.plan.sizes.get(group, 0)
+        if spec.group_max_size is not None and size >= spec.group_max_size:
+            raise Conflict(f"Group {spec.group_id} has reached its maximum size of {spec.group_max_size}")
+
+    def columns(self, codec: OptionsCodec) -> Columns:
+        """The planned jobs, for ``push_named.sql``."""
+        awaited = {dependency for dependency, _ in self.plan.edges}
+        columns = Columns()
+        for planned in self.plan.jobs.values():
+            flags = planned.flags | (AWAITED if planned.key in awaited else 0)
+            columns.add(planned.spec, planned.id, planned.key, codec, flags=flags, gated=planned.gated)
+            columns.queue_ids.append(planned.queue_id)
+        return columns
