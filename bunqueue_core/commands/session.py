@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hmac
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bunqueue_core.answer import Answer
 from bunqueue_core.broker.protocol import Broker
@@ -37,6 +37,8 @@ class Services:
         packer: packs results.
         private_webhooks: webhooks may point into private networks.
         events: counters of webhooks and event sinks; None where neither runs.
+        announce: takes what happens for those who watch the server, a name such as ``queue:paused`` and its fields; None while
+            nobody does.
     """
 
     broker: Broker
@@ -50,6 +52,12 @@ class Services:
     packer: Packer = field(default_factory=Packer)
     private_webhooks: bool = False
     events: Callable[[], EventStatistics] | None = None
+    announce: Callable[[str, Mapping[str, Any]], None] | None = None
+
+    def tell(self, name: str, **fields: Any) -> None:
+        """Announce something, if anybody watches."""
+        if self.announce is not None:
+            self.announce(name, fields)
 
     def accepts(self, token: object) -> bool:
         """Whether ``token`` is one of the accepted ones. Takes the same time wherever it differs."""
