@@ -109,6 +109,7 @@ class EngineBase:
         self.logs: dict[str, list[LogEntry]] = {}
         self.logged: set[str] = set()  #: jobs that have logs, in memory or in the journal
         self.metrics: dict[tuple[str, str], Series] = {}  #: by queue and type (``completed``, ``failed``)
+        self.unstored_metrics: dict[tuple[tuple[str, str], int], None] = {}  #: ((queue, type), minute)
         self.repeat_links: dict[str, str] = {}  #: completed repeat job → its successor
         self.completed_expiry: list[tuple[int, str]] = []  #: heap: when a completed job is forgotten
         self.webhooks: dict[str, Webhook] = {}  #: by id, in order of registration

@@ -158,7 +158,7 @@ class Controlling(Consuming, DeadLetters, Inspecting):
         self.remove_queued(job)
 
     def discard(self, id: str, token: str | None, now: int) -> None:
-        """Bury a queued or active job by hand."""
+        """Bury a queued or active job by hand. That is no failure: its parent's policy is not applied."""
         job = self.known(id)
         queue = self.queue(job.queue)
         if job.location == Location.ACTIVE:
@@ -173,7 +173,6 @@ class Controlling(Consuming, DeadLetters, Inspecting):
         self.release_key_finally(queue, job)
         self.record_attempt(job, now, "unknown", None)
         self.bury(queue, job, now, "unknown", None)
-        self.child_failed(job, None, now)
 
     def promote(self, id: str, now: int) -> None:
         """Make a delayed job ready."""

@@ -81,15 +81,28 @@ class Marks:
 
     # -- jobs ---------------------------------------------------------------------------------------------------------
 
-    def admitted(self, job: Job, plain: bool) -> None:
-        """A new job; ``plain`` if it has nothing but the plain columns (see ``storage.changes``)."""
+    def admitted(self, job: Job) -> None:
+        """A new job."""
         if not self.enabled:
             return
-        job.dirty = _PLAIN if plain else _WHOLE
+        job.dirty = _WHOLE
         self._jobs[job.id] = job
         self.fresh += 1
         if job.data is not None:
             self.bytes += len(job.data)
+
+    def admitted_plain(self, jobs: dict[str, Job]) -> None:
+        """New jobs by id that have nothing but the plain columns."""
+        if not self.enabled:
+            return
+        size = 0
+        for job in jobs.values():
+            job.dirty = _PLAIN
+            if job.data is not None:
+                size += len(job.data)
+        self._jobs.update(jobs)
+        self.fresh += len(jobs)
+        self.bytes += size
 
     def moved(self, job: Job) -> None:
         """State, started_at, completed_at and timeline changed, nothing else."""

@@ -15,6 +15,9 @@ MAX_BUCKETS: Final = 20_160
 #: Queues and types whose minutes are kept; the least recently created ones go.
 MAX_SERIES: Final = 50_000
 
+#: Counts are stored at most so often, ms: they tell a trend, and would otherwise be two more rows of nearly every commit.
+STORE_INTERVAL_MS: Final = 1_000
+
 _TOTAL: Final = -1
 
 
@@ -38,8 +41,19 @@ class Measuring(EngineBase):
         series.previous_at = now
         series.previous_count = count + 1
         if self.marks.enabled:
-            self.marks.table(METRICS_TABLE, (*key, minute, count + 1, None, None))
-            self.marks.table(METRICS_TABLE, (*key, _TOTAL, series.total, now, count + 1))
+            if not self.unstored_metrics:
+                self.agenda.set("metrics", now + STORE_INTERVAL_MS, self.store_metrics)
+            self.unstored_metrics[key, minute] = None
+
+    def store_metrics(self, now: int) -> None:
+        """Have the counts written that changed since the last time."""
+        for key, minute in self.unstored_metrics:
+            series = self.metrics.get(key)
+            if series is None or minute not in series.buckets:
+                continue
+            self.marks.table(METRICS_TABLE, (*key, minute, series.buckets[minute], None, None))
+            self.marks.table(METRICS_TABLE, (*key, _TOTAL, series.total, series.previous_at, series.previous_count))
+        self.unstored_metrics.clear()
 
     def _prune(self, key: tuple[str, str], series: Series, minute: int) -> None:
         while series.buckets:

@@ -73,33 +73,34 @@ class Producing(DependencyRules):
         """Jobs with nothing but data, priority and delay: nothing can refuse them."""
         queue = self.queue(name)
         new_id = self.ports.new_id
-        jobs = self.jobs
-        admitted = self.marks.admitted
-        journaled = self.marks.enabled
-        insert_ready = queue.ready.add
+        ready: list[Job] = []
+        delayed: list[Job] = []
         ids: list[str] = []
         for spec in specs:
             id = new_id()
-            state: JobState
-            run_at = now + spec.delay
-            priority = spec.priority
-            if run_at > now:
-                state = "delayed"
-            else:
-                state = "prioritized" if priority > 0 else "waiting"
-            job = Job(id, name, spec.name, spec.data, DEFAULT_OPTIONS, priority, now, run_at, state, now)
-            jobs[id] = job
-            if run_at > now:
-                queue.insert(job, now)
-            else:
-                insert_ready(job)
-            if journaled:
-                admitted(job, True)
             ids.append(id)
+            priority = spec.priority
+            if spec.delay > 0:
+                job = Job(
+                    id, name, spec.name, spec.data, DEFAULT_OPTIONS, priority, now, now + spec.delay, "delayed", now
+                )
+                delayed.append(job)
+            else:
+                state: JobState = "prioritized" if priority > 0 else "waiting"
+                job = Job(id, name, spec.name, spec.data, DEFAULT_OPTIONS, priority, now, now, state, now)
+                ready.append(job)
+        for jobs in (ready, delayed):
+            if jobs:
+                by_id = {job.id: job for job in jobs}
+                self.jobs.update(by_id)
+                self.marks.admitted_plain(by_id)
+        queue.ready.add_all(ready)
+        for job in delayed:
+            queue.insert(job, now)
         self.totals.pushed += len(ids)
         if self.listening:
             for id in ids:
-                self.emit("pushed", jobs[id], now)
+                self.emit("pushed", self.jobs[id], now)
         self.wake(queue)
         return Pushed(ids, ["created"] * len(ids))
 
@@ -284,7 +285,7 @@ class Producing(DependencyRules):
             self.gate(queue, job, unmet)
         else:
             queue.insert(job, now)
-        self.marks.admitted(job, False)
+        self.marks.admitted(job)
         self.totals.pushed += 1
         self.emit("pushed", job, now)
 

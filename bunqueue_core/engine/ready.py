@@ -142,6 +142,25 @@ class ReadySet:
         job.where = READY_SET
         self.size += 1
 
+    def add_all(self, jobs: list[Job]) -> None:
+        """Put FIFO jobs in that have just been admitted: in order of their ids, all at the same time."""
+        if not jobs:
+            return
+        priority = jobs[0].priority
+        bucket = self._buckets.get(priority)
+        first = jobs[0]
+        if bucket is not None and len(jobs) > 1 and all(job.priority == priority for job in jobs):
+            last = bucket.fifo[-1] if bucket.fifo else None
+            if last is None or (last.run_at, last.id) < (first.run_at, first.id):
+                for job in jobs:
+                    job.where = READY_SET
+                bucket.fifo.extend(jobs)
+                bucket.live += len(jobs)
+                self.size += len(jobs)
+                return
+        for job in jobs:
+            self.add(job)
+
     def first(self) -> Job | None:
         """The best ready job, None if there is none. It stays inside."""
         if not self.size:
