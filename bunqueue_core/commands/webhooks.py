@@ -1,4 +1,8 @@
-"""Webhooks: registering, switching, listing, removing them. Calling them is the server's."""
+"""Webhooks: registering, switching, listing, removing them.
+
+Calling them is the server's (:mod:`bunqueue_core.events.webhooks`), and so is telling those who watch it of changes: they may come
+by another broker of the same storage.
+"""
 
 from __future__ import annotations
 

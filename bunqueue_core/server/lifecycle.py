@@ -176,7 +176,14 @@ class Server:
             private_webhooks=settings.webhooks.allow_private_networks,
         )
         broker.has_worker = services.workers.has_active
-        self._events = EventServices(broker, settings, self._plugins, self._log, self._ports)
+        self._events = EventServices(
+            broker,
+            settings,
+            self._plugins,
+            self._log,
+            self._ports,
+            announce=lambda name, fields: services.tell(name, **fields),
+        )
         services.events = self._events.statistics
         await self._events.start()
         tcp_sockets, tcp_address = self._bind("tcp", server.tcp_socket_path, server.host, server.tcp_port)
