@@ -37,7 +37,9 @@ from bunqueue_postgres.verbs.base import STEP_ROWS
 from bunqueue_postgres.verbs.consume import Consuming
 from bunqueue_postgres.verbs.control import Controlling
 from bunqueue_postgres.verbs.deadletters import DeadLettering
+from bunqueue_postgres.verbs.flows import Flowing
 from bunqueue_postgres.verbs.inspect import Inspecting
+from bunqueue_postgres.verbs.logs import Logging
 
 #: Seconds between looks at the jobs that an orderly stop waits for.
 DRAIN_LOOK_S: Final = 0.1
@@ -52,7 +54,7 @@ COUNT_FOR_S: Final = 60.0
 COUNTED: Final = ("waiting", "prioritized", "paused", "delayed", "active", "waitingChildren", "completed", "dlq")
 
 
-class PostgresBroker(Consuming, Inspecting, Controlling, DeadLettering):
+class PostgresBroker(Consuming, Flowing, Inspecting, Controlling, DeadLettering, Logging):
     """See the module's head.
 
     Args:

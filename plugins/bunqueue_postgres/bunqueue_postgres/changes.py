@@ -64,6 +64,7 @@ class Changes:
         self._data: dict[str, bytes | None] = {}
         self._survived: list[tuple[str, str, str, str, bytes]] = []
         self._reopened: list[str] = []
+        self._retied: dict[str, Record] = {}
         # Events of one job keep their order: the first of each job go before the second of each.
         self._notices: list[dict[tuple[int, str], tuple[list[str], list[dict[str, Any] | None]]]] = []
         self._noticed: dict[str, int] = {}
@@ -148,6 +149,10 @@ class Changes:
         """Replace the payload."""
         record.job.data = data
         self._data[record.key] = data
+
+    def retie(self, record: Record) -> None:
+        """Write the job's relations; its state stays."""
+        self._retied[record.key] = record
 
     def drop_edges(self, job_key: str, dependency_key: str | None = None) -> None:
         """Forget that a job waits for one other, or for any."""
@@ -236,6 +241,20 @@ class Changes:
                 await execute(queries.drop_edges, (number, arrays.texts(jobs), arrays.texts(dependencies)))
             if self._reopened:
                 await execute(queries.unmeet_edges, (number, arrays.texts(self._reopened)))
+            retied = [record for key, record in self._retied.items() if key not in self._rows]
+            if retied:
+                await execute(
+                    queries.retie,
+                    (
+                        number,
+                        arrays.texts([record.key for record in retied]),
+                        arrays.blobs([pack_job_extra(record.job, record.key) for record in retied]),
+                        arrays.texts(
+                            [None if (parent := record.job.parent_id) is None else to_key(parent) for record in retied]
+                        ),
+                        arrays.int2s([record.flags for record in retied]),
+                    ),
+                )
             for key, data in self._data.items():
                 await execute(queries.set_data, (number, key, data))
             if self._survived:

@@ -36,6 +36,10 @@ RETRY_S: Final = 1.0
 #: Seconds between rounds in which events beyond a queue's bound are removed.
 PRUNE_S: Final = 5.0
 
+#: Completion proofs kept that no live job needs, and removed at most in one round.
+PROOFS_KEPT: Final = 50_000
+PROOFS_PRUNED: Final = 10_000
+
 #: Longest sleep at once, seconds; a longer one is resumed.
 LONGEST_SLEEP_S: Final = 86_400.0
 
@@ -80,6 +84,7 @@ class Coordinator:
         if not await self._register():
             raise ConfigurationError(f'PostgreSQL brokerId "{self._broker.broker_id}" is already active')
         await self._beat()
+        await self._broker.fold_metrics()
         await self._recover()
         settings = self._settings
         create = asyncio.get_running_loop().create_task
@@ -181,8 +186,12 @@ class Coordinator:
             await self._broker.trim_dead_letters(queue_id)
         while await self._broker.maintain_dead_letters():
             pass
+        await self._database.run(self._queries.prune_proofs, (Int4(self._ns), Int8(PROOFS_KEPT), Int8(PROOFS_PRUNED)))
 
     async def _prune_events(self) -> None:
+        # Before events may go, outcomes among them have to be counted.
+        if not await self._broker.fold_metrics():
+            return
         rows = await self._database.run(
             self._queries.prune_events, (Int4(self._ns), Int8(self._pruned_to), Int8(EVENTS_KEPT))
         )

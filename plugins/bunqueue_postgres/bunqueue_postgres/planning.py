@@ -135,6 +135,36 @@ class Planner:
             outcomes.append(outcome)
         return ids, outcomes
 
+    def refuse_known(self, id: str) -> None:
+        """Refuse an id of a flow that is taken.
+
+        Raises:
+            Conflict: it is.
+        """
+        if self._known(to_key(id)):
+            raise Conflict(f"Flow job {id} already exists")
+
+    def flow_member(self, queue: str, queue_id: int, spec: JobSpec, id: str) -> None:
+        """Plan one job of a flow, under its planned id; it waits for all that it depends on.
+
+        Raises:
+            Conflict: its group is full.
+        """
+        planned = Planned(spec, id, to_key(id), queue, queue_id)
+        planned.gated = bool(spec.depends_on)
+        if spec.group_id is not None and not planned.gated:
+            self._check_size(planned)
+            group = (queue_id, spec.group_id)
+            self.plan.sizes[group] = self.plan.sizes.get(group, 0) + 1
+        for dependency in dict.fromkeys(spec.depends_on):
+            self.plan.edges[to_key(dependency), planned.key] = False
+        if spec.depends_on:
+            planned.flags |= WAITING
+        self.plan.jobs[planned.key] = planned
+        if planned.unique is not None:
+            ttl = spec.options.dedup_ttl_ms
+            self.plan.keys[queue_id, planned.unique] = (planned.key, None if ttl is None else self.facts.now + ttl)
+
     def _known(self, key: str) -> bool:
         return key in self.plan.jobs or key in self.facts.records or key in self.facts.proofs
 

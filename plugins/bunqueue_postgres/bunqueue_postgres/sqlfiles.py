@@ -21,6 +21,7 @@ class Queries:
     add_child_failures: bytes
     add_edges: bytes
     add_levels: bytes
+    add_metrics: bytes
     beat: bytes
     child_failures: bytes
     child_results: bytes
@@ -45,18 +46,24 @@ class Queries:
     expired: bytes
     feed: bytes
     forget_child_failures: bytes
+    forget_logs: bytes
     forget_queue: bytes
     group_sizes: bytes
     held: bytes
     held_count: bytes
+    hold_reader: bytes
     journal: bytes
+    key_owner: bytes
     key_owners: bytes
     list: bytes
     lock: bytes
     lock_names: bytes
     meet_edges: bytes
+    metrics: bytes
+    move_reader: bytes
     namespace: bytes
     obliterate: bytes
+    outcome_feed: bytes
     outcomes: bytes
     policies: bytes
     priorities: bytes
@@ -69,11 +76,14 @@ class Queries:
     queue: bytes
     queues: bytes
     read: bytes
+    read_logs: bytes
     register_broker: bytes
     register_queues: bytes
     release_keys: bytes
+    remove_key: bytes
     remove_queued: bytes
     renew: bytes
+    retie: bytes
     rewrite: bytes
     set_data: bytes
     set_paused: bytes
@@ -86,6 +96,8 @@ class Queries:
     unmet: bytes
     unregister_broker: bytes
     waited_for: bytes
+    waiting_for: bytes
+    write_logs: bytes
 
 
 def compact(text: str) -> str:

@@ -183,6 +183,51 @@ CREATE TABLE IF NOT EXISTS bunqueue.proofs (
 );
 CREATE INDEX IF NOT EXISTS proofs_age ON bunqueue.proofs (ns, completed_at, id);
 
+-- Logs of jobs: a short list each, packed.
+CREATE TABLE IF NOT EXISTS bunqueue.logs (
+    ns int4 NOT NULL,
+    id text COLLATE "C" NOT NULL,
+    lines bytea NOT NULL,
+    PRIMARY KEY (ns, id)
+);
+
+-- Completed and failed jobs by minute; minute -1 holds the total.
+CREATE TABLE IF NOT EXISTS bunqueue.metrics (
+    queue_id int4 NOT NULL,
+    type text NOT NULL,
+    minute int8 NOT NULL,
+    count int8 NOT NULL,
+    latest_at int8 NOT NULL,
+    PRIMARY KEY (queue_id, type, minute)
+);
+
+-- Readers of the outbox that brokers share: whoever holds the row reads on for all, from the snapshot that it remembers.
+CREATE TABLE IF NOT EXISTS bunqueue.readers (
+    ns int4 NOT NULL,
+    name text NOT NULL,
+    next_xid text NOT NULL,
+    open text[] NOT NULL,
+    PRIMARY KEY (ns, name)
+);
+
+-- Policies and positions of groups. last_served orders the rotation; window and count are those of the rate limit.
+CREATE TABLE IF NOT EXISTS bunqueue.groups (
+    queue_id int4 NOT NULL,
+    id text COLLATE "C" NOT NULL,
+    paused bool NOT NULL DEFAULT false,
+    concurrency int8,
+    rate_max int8,
+    rate_duration int8,
+    blocked_until int8,
+    window_at int8,
+    window_max int8,
+    window_duration int8,
+    window_count int8 NOT NULL DEFAULT 0,
+    last_served int8,
+    PRIMARY KEY (queue_id, id)
+);
+CREATE SEQUENCE IF NOT EXISTS bunqueue.group_turn AS int8 CACHE 1;
+
 -- Live brokers and the fence of each broker id: whoever holds the row's session is the broker of that name.
 CREATE TABLE IF NOT EXISTS bunqueue.brokers (
     ns int4 NOT NULL,

@@ -346,7 +346,7 @@ class Consuming(Producing):
                 await self._apply_retention(connection, changes)
             return verdicts, written
 
-        verdicts, written = await self._admitted(body)
+        verdicts, written = await self.admitted(body)
         for changes in written:
             self.written(changes)
         for call, verdict in zip(calls, verdicts, strict=True):

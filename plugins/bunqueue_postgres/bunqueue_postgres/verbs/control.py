@@ -14,7 +14,7 @@ from bunqueue_core.model.payload import Packer, decode
 from bunqueue_postgres import arrays, transitions
 from bunqueue_postgres.changes import Changes
 from bunqueue_postgres.database import Connection
-from bunqueue_postgres.keys import to_key, unescape
+from bunqueue_postgres.keys import is_whole, to_key, unescape
 from bunqueue_postgres.records import Record
 from bunqueue_postgres.verbs.base import STEP_ROWS, BrokerBase, check_lease
 
@@ -146,6 +146,50 @@ class Controlling(BrokerBase):
         for at in range(0, len(keys), STEP_ROWS):
             changed += await self.decide(keys[at : at + STEP_ROWS], decide)
         return changed
+
+    # -- deduplication keys -------------------------------------------------------------------------------------------
+
+    def key_owner(self, queue: str, key: str) -> Answer[str | None]:
+        return self.command(self._key_owner, queue, key)
+
+    async def _key_owner(self, queue: str, key: str) -> str | None:
+        rows = await self.run(self.queries.key_owner, (Int4(self.ns), queue, to_key(key)))
+        if not rows:
+            return None
+        owner = rows[0][0]
+        if is_whole(owner):
+            return unescape(owner)
+        read = await self.run(self.queries.read, (Int4(self.ns), arrays.texts([owner])))
+        return self.reader.record(read[0][:-1]).job.id if read else None
+
+    def remove_key(self, queue: str, key: str) -> Answer[int]:
+        return self.command(self._remove_key, queue, key)
+
+    async def _remove_key(self, queue: str, key: str) -> int:
+        rows = await self.run(self.queries.remove_key, (Int4(self.ns), queue, to_key(key)))
+        count: int = rows[0][0]
+        return count
+
+    def remove_job_key(self, id: str) -> Answer[bool]:
+        return self.command(self._remove_job_key, id)
+
+    async def _remove_job_key(self, id: str) -> bool:
+        key = to_key(id)
+
+        async def body(connection: Connection) -> bool:
+            _, records = await self.lock(connection, [key])
+            record = records.get(key)
+            if record is None or record.job.unique_key is None:
+                return False
+            cursor = connection.cursor(binary=True)
+            name = arrays.texts([to_key(record.job.unique_key)])
+            await cursor.execute(
+                self.queries.release_keys, (arrays.int4s([record.queue_id]), name, arrays.texts([key]))
+            )
+            row = await cursor.fetchone()
+            return row is not None and row[0] > 0
+
+        return await self.database.transaction(body)
 
     # -- single jobs --------------------------------------------------------------------------------------------------
 

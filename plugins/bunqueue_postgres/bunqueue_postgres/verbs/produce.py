@@ -146,7 +146,7 @@ class Producing(BrokerBase):
             specs = [(call.input.queue, numbers[call.input.queue], call.input.specs, call.input.ids) for call in calls]
             return await self.admit(connection, specs)
 
-        verdicts, changes = await self._admitted(body)
+        verdicts, changes = await self.admitted(body)
         self.written(changes)
         for call, verdict in zip(calls, verdicts, strict=True):
             if isinstance(verdict, CommandError):
@@ -155,7 +155,7 @@ class Producing(BrokerBase):
             self._announce_push(call.input)
             call.answer.settle(verdict)
 
-    async def _admitted(self, body: Callable[[Connection], Awaitable[T]]) -> T:
+    async def admitted(self, body: Callable[[Connection], Awaitable[T]]) -> T:
         """Run an admitting transaction, anew while others admit the same ids at the same moment."""
         for _ in range(ADMISSION_TRIES - 1):
             try:
@@ -175,7 +175,7 @@ class Producing(BrokerBase):
         Raises:
             OvertakenError: another transaction admitted one of the ids meanwhile; roll back and try again.
         """
-        facts = await self._facts(connection, calls)
+        facts = await self.facts(connection, calls)
         planner = Planner(facts)
         verdicts: list[Pushed | CommandError] = []
         for queue, queue_id, specs, ids in calls:
@@ -185,13 +185,16 @@ class Producing(BrokerBase):
                 verdicts.append(error)
         return verdicts, await self.write_plan(connection, planner)
 
-    async def _facts(
-        self, connection: Connection, calls: Sequence[tuple[str, int, Sequence[JobSpec], Sequence[str]]]
+    async def facts(
+        self,
+        connection: Connection,
+        calls: Sequence[tuple[str, int, Sequence[JobSpec], Sequence[str]]],
+        more: Iterable[str] = (),
     ) -> Facts:
-        """Lock and read all that decisions about the calls depend on: names first, then rows."""
+        """Lock and read all that decisions about the calls depend on (and jobs of ``more`` keys): names first, then rows."""
         unique: set[tuple[int, str]] = set()
         groups: set[tuple[int, str]] = set()
-        ids: set[str] = set()
+        ids: set[str] = set(more)
         for _, queue_id, specs, _ in calls:
             for spec in specs:
                 if spec.unique_key is not None:

@@ -1,6 +1,12 @@
 -- Removes what a queue has beside its jobs, and its settings; it is not listed any more until it is used again.
 -- Locks: the queue's row.
-WITH proofs AS (
+WITH keys AS (
+    DELETE FROM bunqueue.keys WHERE queue_id = $1::int4
+), groups AS (
+    DELETE FROM bunqueue.groups WHERE queue_id = $1::int4
+), metrics AS (
+    DELETE FROM bunqueue.metrics WHERE queue_id = $1::int4
+), proofs AS (
     DELETE FROM bunqueue.proofs WHERE queue_id = $1::int4
 ), events AS (
     DELETE FROM bunqueue.events WHERE queue_id = $1::int4
