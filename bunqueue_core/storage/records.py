@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from sys import intern
 from typing import Any, Final, cast
 
 import msgpack
@@ -314,12 +315,13 @@ def job_from_row(row: StoredJobLike, *, tolerate_corrupt: bool = False) -> Job:
     """
     rest = row.rest
     created_at = row.created_at
-    state = cast(JobState, row.state)
+    # Queues, names and states repeat in every row: one string each instead of a million.
+    state = cast(JobState, intern(row.state))
     plain = rest is None or rest == REST_DEFAULT_ROW
     job = Job(
         row.id,
-        row.queue,
-        row.name or "default",
+        intern(row.queue),
+        intern(row.name or "default"),
         row.data,
         DEFAULT_OPTIONS,
         row.priority,
