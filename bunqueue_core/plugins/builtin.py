@@ -7,8 +7,9 @@ from typing import Any
 
 from bunqueue_core.events.ndjson import configured_sinks
 from bunqueue_core.model.rules import BACKOFF_STRATEGIES
-from bunqueue_core.plugins.drivers import BackoffStrategy, EventSink, StorageDriver
+from bunqueue_core.plugins.drivers import BackoffStrategy, EventSink, ScheduleKind, StorageDriver
 from bunqueue_core.plugins.hookspecs import hookimpl
+from bunqueue_core.scheduling import KINDS
 from bunqueue_core.storage.memory import MEMORY_DRIVER
 
 
@@ -22,6 +23,12 @@ def bunqueue_storage_drivers() -> Iterable[StorageDriver]:
 def bunqueue_backoff_strategies() -> Mapping[str, BackoffStrategy]:
     """``fixed`` and ``exponential``."""
     return BACKOFF_STRATEGIES
+
+
+@hookimpl
+def bunqueue_schedule_kinds() -> Iterable[ScheduleKind]:
+    """``cron`` expressions and intervals."""
+    return KINDS
 
 
 @hookimpl

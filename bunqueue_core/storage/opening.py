@@ -60,4 +60,5 @@ def open_broker(
         strategies=plugins.strategies,
         log=log,
         role=role,
+        kinds=tuple(plugins.kinds.values()),
     )
