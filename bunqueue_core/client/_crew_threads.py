@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from bunqueue_core.client._acompat import spawn
+from bunqueue_core.client._events import LOGGER
 from bunqueue_core.client._worker_base import is_async
 
 #: Jobs that take less than this on average are quick, seconds: a switch of threads costs about a tenth of it when nobody
@@ -213,7 +214,10 @@ class ThreadCrew:
                     self._idle.append(seat)
                 seat.lock.acquire()
                 continue
-            process(job)
+            try:
+                process(job)
+            except Exception:  # a fault of ours must not cost the worker a thread
+                LOGGER.exception("a job's outcome was lost")
 
     def take_unstarted(self) -> list[Any]:
         """Jobs that were handed over and not started; they will not be."""

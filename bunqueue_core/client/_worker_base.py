@@ -138,7 +138,6 @@ class WorkerOptions:
     def checked(
         cls,
         *,
-        concurrency: int,
         batch_size: int | None,
         poll_timeout_ms: int,
         lock_ttl_ms: float | None,
@@ -162,7 +161,7 @@ class WorkerOptions:
             raise ValueError(f"lock_ttl_ms must be a finite number of at least 1, got {lock_ttl_ms!r}")
         else:
             ttl = int(lock_ttl_ms)
-        size = max(10, concurrency) if batch_size is None else batch_size
+        size = MAX_BATCH if batch_size is None else batch_size
         acks = dict(ack_batch or {})
         enabled = acks.pop("enabled", True) if ack_batch else False
         ack_size = acks.pop("max_size", acks.pop("maxSize", 50))

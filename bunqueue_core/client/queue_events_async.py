@@ -10,7 +10,7 @@ from typing import Any
 from bunqueue_core.client._acompat import AEvent, AInbox, acan_spawn, asettled, aspawn
 from bunqueue_core.client._events import Emitter
 from bunqueue_core.client._session import ConnectionOptions, TelemetryHandler, TlsOption
-from bunqueue_core.client._target import find_target, queue_key
+from bunqueue_core.client._target import Target, find_target, queue_key
 from bunqueue_core.client._transport_asyncio import AsyncioTransport
 from bunqueue_core.client._verbs import Verbs
 from bunqueue_core.client.connection_async import Connection
@@ -70,11 +70,7 @@ class QueueEvents(Emitter):
         data_path: str | os.PathLike[str] | None = None,
         autorun: bool = True,
     ) -> None:
-        super().__init__()
-        self.queue_key = check_queue_name(queue_key(prefix_key, name))
-        #: The name without the prefix.
-        self.name = name
-        self._target = find_target(
+        target = find_target(
             host=host,
             port=port,
             token=token,
@@ -85,10 +81,27 @@ class QueueEvents(Emitter):
             embedded=embedded,
             data_path=data_path,
         )
+        self._prepare(target, check_queue_name(queue_key(prefix_key, name)), name)
+        if autorun and acan_spawn():
+            self.start()
+
+    @classmethod
+    def of_target(cls, target: Target, key: str) -> QueueEvents:
+        """Events of the queue ``key`` where ``target`` leads, not started; for clients that listen on a user's behalf."""
+        events = cls.__new__(cls)
+        events._prepare(target, key, key)
+        return events
+
+    def _prepare(self, target: Target, key: str, name: str) -> None:
+        super().__init__()
+        self.queue_key = key
+        #: The name without the prefix.
+        self.name = name
+        self._target = target
         self._transport: AsyncioTransport | None = None
-        if not self._target.embedded:
-            shared = self._target.connection
-            options = shared.options if shared is not None else ConnectionOptions.checked(**self._target.arguments)
+        if not target.embedded:
+            shared = target.connection
+            options = shared.options if shared is not None else ConnectionOptions.checked(**target.arguments)
             self._transport = AsyncioTransport(options)
             self._transport.listen(self._told)
         self._broker: EmbeddedBroker | None = None
@@ -99,8 +112,6 @@ class QueueEvents(Emitter):
         self._ready = AEvent()
         self._closed = AEvent()
         self._ended = AEvent()
-        if autorun and acan_spawn():
-            self.start()
 
     # -- life cycle ---------------------------------------------------------------------------------------------------
 

@@ -27,9 +27,13 @@ from bunqueue_core.client._worker_base import (
 from bunqueue_core.client.connection import Connection
 from bunqueue_core.client.endpoint import Endpoint
 from bunqueue_core.client.job import Job
-from bunqueue_core.model.errors import BunqueueError, CommandError, LeaseLost
+from bunqueue_core.client.queue_events import QueueEvents
+from bunqueue_core.model.errors import BunqueueError, CommandError, ConnectionClosedError, LeaseLost
 from bunqueue_core.model.requests import Ack, Acknowledged, Failure
 from bunqueue_core.model.rules import check_queue_name
+
+#: No generation of a connection.
+NOWHERE = -1
 
 #: Outcomes under way: the answer that confirms them, and the outcomes in its order.
 Settlement = tuple[Answer[Any], list[Outcome]]
@@ -43,8 +47,9 @@ class Worker(WorkerBase):
     is delivered again.
 
     Events (:meth:`on`): ``ready()``, ``active(job)``, ``completed(job, result)``, ``failed(job, error)`` (each attempt),
-    ``progress(job, progress)``, ``log(job, message)``, ``drained()``, ``cancelled({"jobId", "reason"})``, ``error(error)``,
-    ``closed()``. ``completed`` and ``failed`` come after the broker has confirmed.
+    ``progress(job, progress)``, ``log(job, message)``, ``stalled(job_id, "active")`` (of any worker of the queue), ``drained()``,
+    ``cancelled({"jobId", "reason"})``, ``error(error)``, ``closed()``. ``completed`` and ``failed`` come after the broker has
+    confirmed.
 
     Args:
         queue: name of the queue.
@@ -57,7 +62,7 @@ class Worker(WorkerBase):
         token: sent with ``Auth``; by default taken from ``BQ_TOKEN`` or ``BUNQUEUE_TOKEN``.
         tls: see :class:`Connection`.
         concurrency: jobs that may run at once.
-        batch_size: jobs that are pulled at once, 1..1000; by default ``concurrency``, at least 10.
+        batch_size: jobs that are pulled at once at most, 1..1000; by default as many as there are free slots.
         poll_timeout_ms: how long the broker waits for jobs when there are none, 0..30,000.
         lock_ttl_ms: length of a lease; None for the broker's default.
         heartbeat_interval_s: seconds between heartbeats; leases are renewed at least three times in their length. 0 disables both.
@@ -76,6 +81,7 @@ class Worker(WorkerBase):
             jobs of one value of ``data[group_key]``.
         group: ``{"concurrency", "limit": {"max", "duration"}}``: limits that the broker applies to groups without their own.
         skip_lock_renewal: True renews no leases.
+        skip_stalled_check: True tells no ``stalled`` events.
         drain_delay_ms: pause after a pull that found nothing and was not to wait.
         max_stalled_count: accepted; the queue's policy rules.
         remove_on_complete: True removes the jobs that this worker completes.
@@ -114,6 +120,7 @@ class Worker(WorkerBase):
         limiter: Mapping[str, Any] | None = None,
         group: Mapping[str, Any] | None = None,
         skip_lock_renewal: bool = False,
+        skip_stalled_check: bool = False,
         drain_delay_ms: float = 50,
         max_stalled_count: int = 1,
         remove_on_complete: Any = None,
@@ -122,7 +129,6 @@ class Worker(WorkerBase):
         if isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1:
             raise ValueError("concurrency must be >= 1")
         options = WorkerOptions.checked(
-            concurrency=concurrency,
             batch_size=batch_size,
             poll_timeout_ms=poll_timeout_ms,
             lock_ttl_ms=lock_ttl_ms,
@@ -139,19 +145,22 @@ class Worker(WorkerBase):
         super().__init__(key, processor, concurrency, options, limiter, name)
         #: The queue's name without the prefix.
         self.queue_name = queue
-        self._endpoint = Endpoint(
-            find_target(
-                host=host,
-                port=port,
-                token=token,
-                tls=tls,
-                connection=connection,
-                command_timeout=command_timeout,
-                on_telemetry=on_telemetry,
-                embedded=embedded,
-                data_path=data_path,
-            )
+        target = find_target(
+            host=host,
+            port=port,
+            token=token,
+            tls=tls,
+            connection=connection,
+            command_timeout=command_timeout,
+            on_telemetry=on_telemetry,
+            embedded=embedded,
+            data_path=data_path,
         )
+        self._endpoint = Endpoint(target)
+        self._stalls: QueueEvents | None = None
+        if not skip_stalled_check:
+            self._stalls = QueueEvents.of_target(target, key)
+            self._stalls.on("stalled", lambda payload: self.emit("stalled", payload["jobId"], "active"))
         self._crew = ThreadCrew(f"bunqueue-{key}", processor, self._process, self._work, lambda: self._concurrency)
         self._crew.on_watch(lambda: self._tick.set())
         self._started = self._paused = self._closing = self._forced = False
@@ -159,7 +168,7 @@ class Worker(WorkerBase):
         self._parked: Answer[Any] | None = None  #: the pull that may wait
         self._ended_pull: Answer[Any] | None = None  #: the pull that was cancelled, whose jobs were given back
         self._sleeping = self._flushing = self._flush_due = False
-        self._registered = 0
+        self._registered = NOWHERE  #: generation of the connection on which it is registered
         self._failed_pulls = 0
         self._ready = Event()
         self._wake = Event()
@@ -177,6 +186,7 @@ class Worker(WorkerBase):
         if self._started or self._closing:
             return
         self._started = True
+        self._watch_stalls()
         self._crew.begin()
 
     def run(self) -> None:
@@ -240,9 +250,15 @@ class Worker(WorkerBase):
     def on(self, event: str, listener: Callable[..., Any]) -> Worker:
         """Call ``listener`` each time ``event`` happens; ``ready`` at once if it has happened. Returns this object."""
         super().on(event, listener)
+        if event == "stalled" and self._started:
+            self._watch_stalls()
         if event == "ready" and self._ready.is_set() and self._failure is None:
             self._call(event, listener, ())
         return self
+
+    def _watch_stalls(self) -> None:
+        if self._stalls is not None and self.listens("stalled") and can_spawn():
+            self._stalls.start()
 
     def close(self, timeout: float | None = None, force: bool = False) -> bool:
         """Stop: take no more jobs, give back those that were not started, wait for those that run, report their outcomes.
@@ -303,8 +319,8 @@ class Worker(WorkerBase):
     def _loop(self) -> bool:
         verbs = self._open()
         while not self._closing:
-            if verbs.generation != self._registered or not self._ready.is_set():
-                self._register(verbs)
+            if verbs.generation != self._registered and not self._register(verbs):
+                continue
             free = 0 if self._paused else self._free_slots()
             if free <= 0:
                 if self._outcomes and not self._flushing:
@@ -337,8 +353,8 @@ class Worker(WorkerBase):
             self._timer = spawn(f"bunqueue-{self.queue_key}-timer", self._keep_time)
         return verbs
 
-    def _register(self, verbs: Verbs) -> None:
-        """Tell the broker that this worker exists; it forgets workers whose connection was lost."""
+    def _register(self, verbs: Verbs) -> bool:
+        """Tell the broker that this worker exists; it forgets workers whose connection was lost. False if it is out of reach."""
         fields = {
             "name": self.name,
             "queues": [self.queue_key],
@@ -350,15 +366,16 @@ class Worker(WorkerBase):
         }
         try:
             settled(verbs.command("RegisterWorker", fields))
-        except BunqueueError as error:
+        except CommandError as error:
             self._report(error, "register")
-            if not isinstance(error, CommandError):
-                self._pull_failed(None)
-                return
+        except BunqueueError as error:
+            self._pull_failed(error, "register")
+            return False
         self._registered = verbs.generation
         if not self._ready.is_set():
             self._ready.set()
             self.emit("ready")
+        return True
 
     def _fetch(self, verbs: Verbs, count: int) -> list[Job]:
         """Report the outcomes that are there and pull up to ``count`` jobs, in one trip and one commit."""
@@ -413,11 +430,13 @@ class Worker(WorkerBase):
         elif not self._paused:
             self._rest(EMPTY_POLL_PAUSE_S if self._options.poll_timeout_ms else self._options.drain_delay_s)
 
-    def _pull_failed(self, error: BunqueueError | None) -> None:
+    def _pull_failed(self, error: BunqueueError, context: str = "pull") -> None:
         pause = PULL_BACKOFF_S[min(self._failed_pulls, len(PULL_BACKOFF_S) - 1)]
         self._failed_pulls += 1
-        if error is not None and not self._closing:
-            self._report(error, "pull")
+        if isinstance(error, ConnectionClosedError):
+            self._registered = NOWHERE
+        if not self._closing:
+            self._report(error, context)
         self._rest(pause)
 
     def _rest(self, seconds: float) -> None:
@@ -580,13 +599,15 @@ class Worker(WorkerBase):
                 if not self._forced:
                     # Whoever ends a job says so; a flush that another has begun is looked after from time to time.
                     self._idle.wait(0.01 if self._flushing else None)
-            if self._registered:
+            if self._registered != NOWHERE:
                 try:
                     settled(verbs.command("UnregisterWorker", {"workerId": self.id}, timeout=1.0))
                 except BunqueueError as error:
                     if not self._forced and not isinstance(error, CommandError):
                         self._report(error, "unregister")
         self._crew.close(self._forced)
+        if self._stalls is not None:
+            self._stalls.close()
         self._endpoint.close()
         self._closed.set()
         self._tick.set()
@@ -667,7 +688,7 @@ class Worker(WorkerBase):
         try:
             settled(verbs.command("Heartbeat", fields))
         except CommandError:
-            self._registered = 0  # forgotten: register again
+            self._registered = NOWHERE  # forgotten: register again
         except BunqueueError as error:
             self._report(error, "heartbeat")
 

@@ -417,9 +417,9 @@ def test_events_end_when_they_should(target: Target, name: str) -> None:
 
 def test_a_limiter_bounds_the_starts(target: Target, name: str) -> None:
     with Queue(name, **target) as queue:
-        queue.add_bulk([{"name": "a", "data": n} for n in range(6)])
         with Worker(name, echo(), limiter={"max": 3, "duration": 60_000}, **target) as worker:
             log = Log(worker, "completed")
+            queue.add_bulk([{"name": "a", "data": n} for n in range(6)])
             log.until("completed", 3)
             assert worker.is_rate_limited()
             assert worker.get_rate_limiter_info() == {"current": 3, "max": 3, "duration": 60_000}
@@ -439,9 +439,9 @@ def test_a_group_limiter_bounds_what_runs_of_a_group(target: Target, name: str) 
         running[group] -= 1
 
     with Queue(name, **target) as queue:
-        queue.add_bulk([{"name": "a", "data": {"g": "ab"[n % 2]}} for n in range(20)])
         with Worker(name, process, concurrency=6, limiter={"max": 1, "group_key": "g"}, **target) as worker:
             log = Log(worker, "completed", "failed")
+            queue.add_bulk([{"name": "a", "data": {"g": "ab"[n % 2]}} for n in range(20)])
             log.until("completed", 20)
             assert most == {"a": 1, "b": 1}
             assert log.of("failed") == []
@@ -603,3 +603,18 @@ def test_a_postponed_job_comes_again_uncharged(target: Target, name: str) -> Non
         assert attempts == [0, 0]
         assert queue.get_result(job.id) == "second time"
         assert log.of("failed") == log.of("error") == []
+
+
+def test_a_stalled_job_is_told(target: Target, name: str) -> None:
+    with Queue(name, **target) as queue:
+        silent = Worker(name, echo(), autorun=False, lock_ttl_ms=100, skip_lock_renewal=True, **target)
+        queue.add("a", {})
+        job = silent.get_next_job()
+        assert job is not None
+        with Worker(name, echo(), concurrency=1, **target) as worker:
+            log = Log(worker, "stalled", "completed")
+            worker.wait_until_ready()
+            ((job_id, state),) = log.until("stalled")
+            assert (job_id, state) == (job.id, "active")
+            log.until("completed")
+        silent.close(force=True)

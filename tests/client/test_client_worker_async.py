@@ -416,9 +416,9 @@ async def test_events_end_when_they_should(target: Target, name: str) -> None:
 
 async def test_a_limiter_bounds_the_starts(target: Target, name: str) -> None:
     async with Queue(name, **target) as queue:
-        await queue.add_bulk([{"name": "a", "data": n} for n in range(6)])
         async with Worker(name, echo(), limiter={"max": 3, "duration": 60_000}, **target) as worker:
             log = Log(worker, "completed")
+            await queue.add_bulk([{"name": "a", "data": n} for n in range(6)])
             await log.until("completed", 3)
             assert worker.is_rate_limited()
             assert worker.get_rate_limiter_info() == {"current": 3, "max": 3, "duration": 60_000}
@@ -438,9 +438,9 @@ async def test_a_group_limiter_bounds_what_runs_of_a_group(target: Target, name:
         running[group] -= 1
 
     async with Queue(name, **target) as queue:
-        await queue.add_bulk([{"name": "a", "data": {"g": "ab"[n % 2]}} for n in range(20)])
         async with Worker(name, process, concurrency=6, limiter={"max": 1, "group_key": "g"}, **target) as worker:
             log = Log(worker, "completed", "failed")
+            await queue.add_bulk([{"name": "a", "data": {"g": "ab"[n % 2]}} for n in range(20)])
             await log.until("completed", 20)
             assert most == {"a": 1, "b": 1}
             assert log.of("failed") == []
@@ -602,3 +602,18 @@ async def test_a_postponed_job_comes_again_uncharged(target: Target, name: str) 
         assert attempts == [0, 0]
         assert await queue.get_result(job.id) == "second time"
         assert log.of("failed") == log.of("error") == []
+
+
+async def test_a_stalled_job_is_told(target: Target, name: str) -> None:
+    async with Queue(name, **target) as queue:
+        silent = Worker(name, echo(), autorun=False, lock_ttl_ms=100, skip_lock_renewal=True, **target)
+        await queue.add("a", {})
+        job = await silent.get_next_job()
+        assert job is not None
+        async with Worker(name, echo(), concurrency=1, **target) as worker:
+            log = Log(worker, "stalled", "completed")
+            await worker.wait_until_ready()
+            ((job_id, state),) = await log.until("stalled")
+            assert (job_id, state) == (job.id, "active")
+            await log.until("completed")
+        await silent.close(force=True)
