@@ -440,6 +440,9 @@ class LocalBroker(LocalFrame):
 
         return self._change(clear)
 
+    def trim_events(self, queue: str, keep: int) -> Answer[int]:
+        return self._change(lambda now: self._engine.trim_events(queue, keep))
+
     def queue_metrics(self, queue: str, type: str, start: int = 0, end: int = -1) -> Answer[QueueMetrics]:
         return self._query(lambda now: self._engine.queue_metrics(queue, type, start, end))
 

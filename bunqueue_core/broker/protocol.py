@@ -351,6 +351,10 @@ class Broker:
         """Drop all but the newest ``keep`` lines."""
         return self._unoffered("clear_logs")
 
+    def trim_events(self, queue: str, keep: int) -> Answer[int]:
+        """Cut a queue's event journal to the newest ``keep`` events. Gives the number that went."""
+        return self._unoffered("trim_events")
+
     def queue_metrics(self, queue: str, type: str, start: int = 0, end: int = -1) -> Answer[QueueMetrics]:
         """Jobs ``completed`` or ``failed`` by minute, newest first, in the inclusive window ``start..end``."""
         return self._unoffered("queue_metrics")
@@ -557,6 +561,14 @@ class Broker:
         For what must happen once an event, such as the calls of webhooks.
         """
         return self.subscribe(listener)
+
+    def subscribe_dashboard(self, listener: Callable[[str, Mapping[str, Any]], None]) -> Callable[[], None]:
+        """Tell ``listener`` what the broker does besides job events that people who watch it want to know.
+
+        It gets a name such as ``job:expired`` and its fields, under the conditions of :meth:`subscribe`. A broker that tells
+        nothing but events does nothing here. Returns a function that ends it.
+        """
+        return lambda: None
 
     def _unoffered(self, verb: str) -> Answer[Any]:
         return Answer.failed(CapabilityError(verb, self.capabilities.driver))

@@ -159,6 +159,8 @@ class EngineBase:
     # -- events -------------------------------------------------------------------------------------------------------
 
     def emit(self, type: str, job: Job, now: int, **extra: Any) -> None:
+        """Note an event of a job in its queue's journal, and tell those who listen."""
+        self.queues[job.queue].events += 1
         if self.listening:
             self.events.append(Event(type, job.queue, job.id, now, extra or None))
 

@@ -123,6 +123,8 @@ class Consuming(Producing):
         self.marks.moved(job)
         if self.listening:
             self.emit("pulled", job, now)
+        else:
+            queue.events += 1
         return Delivery(job, token)
 
     def _expire(self, queue: QueueState, now: int) -> None:
@@ -353,6 +355,8 @@ class Consuming(Producing):
         if self.listening:
             extra: dict[str, Any] | None = {"data": Packed(result)} if result is not None else None
             self.emit("completed", job, now, **(extra or {}))
+        else:
+            queue.events += 1
         if job.id in self.dependents:
             self.resolve(job.id, now)
         self.count_metric(queue, "completed", now)
@@ -470,6 +474,8 @@ class Consuming(Producing):
             self.emit("failed", job, now, **extra)
             if not terminal:
                 self.emit("retried", job, now, prev="failed")
+        else:
+            queue.events += 1 if terminal else 2
         if terminal:
             self._end_failed(queue, job, now, final, error, count=False, remove=remove)
 
@@ -621,6 +627,8 @@ class Consuming(Producing):
         if self.listening:
             data = {"progress": job.progress, "message": job.progress_message}
             self.emit("progress", job, now, progress=job.progress, data=data)
+        else:
+            self.queues[job.queue].events += 1
 
     def progress_of(self, id: str, now: int) -> Progress:
         job = self._active(id, now)

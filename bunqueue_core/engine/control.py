@@ -18,6 +18,9 @@ from bunqueue_core.model.requests import Event, LogEntry, QueueLimits, StallConf
 from bunqueue_core.model.rules import check_text
 from bunqueue_core.storage.changes import GROUP_TABLE, LOG_TABLE, METRICS_TABLE
 
+#: Events that a queue's journal holds at most.
+MAX_QUEUE_EVENTS = 10_000
+
 #: Lines of log kept for a job that sets no bound of its own, and for one that does at most.
 MAX_LOGS = 100
 
@@ -54,8 +57,18 @@ class Controlling(Consuming, DeadLetters, Inspecting):
         self._queue_event("resumed", name, now)
 
     def _queue_event(self, type: str, name: str, now: int) -> None:
+        self.queues[name].events += 1
         if self.listening:
             self.events.append(Event(type, name, "", now))
+
+    def trim_events(self, name: str, keep: int) -> int:
+        """Cut a queue's event journal to the newest ``keep``. Gives the number that went."""
+        queue = self.queues.get(name)
+        if queue is None:
+            return 0
+        present = min(queue.events, MAX_QUEUE_EVENTS)
+        queue.events = min(present, keep)
+        return present - queue.events
 
     def set_stall_config(self, name: str, config: StallConfig) -> None:
         """Set a queue's stall policy; it holds for jobs that are active already, too."""

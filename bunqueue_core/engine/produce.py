@@ -101,6 +101,8 @@ class Producing(DependencyRules):
         if self.listening:
             for id in ids:
                 self.emit("pushed", self.jobs[id], now)
+        else:
+            queue.events += len(ids)
         self.wake(queue)
         return Pushed(ids, ["created"] * len(ids))
 
@@ -238,7 +240,7 @@ class Producing(DependencyRules):
         if owner is None:
             # Only a window outlives its owner.
             return entry.job_id if entry is not None and options.dedup_scope == "window" else None
-        if self.listening:
+        if owner.queue in self.queues:
             self.emit("duplicated", owner, now)
         return owner.id
 

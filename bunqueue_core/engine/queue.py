@@ -37,6 +37,7 @@ class QueueState:
         "delayed_count",
         "dlq",
         "dlq_config",
+        "events",
         "expiring",
         "gated",
         "groups",
@@ -74,6 +75,7 @@ class QueueState:
         self.stall = DEFAULT_STALL
         self.dlq_config = DEFAULT_DLQ
         self.waiters = 0  #: parked pulls; kept by the broker, so that the engine knows whether to report wake-ups
+        self.events = 0  #: events in the queue's journal, not yet cut to its bound
         self.total_completed = 0
         self.total_failed = 0
 
