@@ -54,10 +54,10 @@ class Services:
     events: Callable[[], EventStatistics] | None = None
     announce: Callable[[str, Mapping[str, Any]], None] | None = None
 
-    def tell(self, name: str, **fields: Any) -> None:
+    def tell(self, event: str, /, **fields: Any) -> None:
         """Announce something, if anybody watches."""
         if self.announce is not None:
-            self.announce(name, fields)
+            self.announce(event, fields)
 
     def accepts(self, token: object) -> bool:
         """Whether ``token`` is one of the accepted ones. Takes the same time wherever it differs."""
