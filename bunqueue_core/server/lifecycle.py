@@ -34,6 +34,7 @@ from bunqueue_core.plugins.manager import PluginManager
 from bunqueue_core.scheduling.repeat import Repeats
 from bunqueue_core.server.http.app import HttpApp, HttpOptions
 from bunqueue_core.server.http.listener import HttpServer
+from bunqueue_core.server.http.streams import Streams
 from bunqueue_core.server.limits import ConnectionLimits, RateLimiter
 from bunqueue_core.server.sockets import bind_tcp, bind_unix, remove_unix, tls_context
 from bunqueue_core.server.tcp.listener import TcpServer
@@ -98,12 +99,14 @@ class Server:
         self._events: EventServices | None = None
         self._tcp: TcpServer | None = None
         self._http: HttpServer | None = None
+        self._streams: Streams | None = None
         self._bound: list[socket] = []  # listening, but nothing serves them yet
         self._unix: list[Path] = []
         self._timers: list[asyncio.Task[None]] = []
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
         self._signals = 0
+        self._first_signal = ""
 
     async def run(self, announce: Callable[[Listening], None]) -> int:
         """Start, serve until a signal or :meth:`request_stop`, stop. Gives the exit status."""
@@ -139,6 +142,7 @@ class Server:
         if self._signals > 2:
             os._exit(EXIT_FAILED)
         if self._signals == 1:
+            self._first_signal = number.name
             self._log.info(f"Received {number.name}, shutting down...")
         else:
             self._log.warn(f"Received {number.name} again, not waiting any longer")
@@ -229,6 +233,7 @@ class Server:
             ConnectionLimits(unsent_bytes=limits.tcp_max_write_queue_bytes, stall_ms=limits.tcp_idle_timeout_ms),
             limiter,
         )
+        streams = self._streams = Streams(services)
         app = HttpApp(
             services,
             HttpOptions(
@@ -236,14 +241,15 @@ class Server:
                 metrics_need_token=settings.auth.require_auth_for_metrics,
                 metrics_queues=settings.telemetry.max_prometheus_queues,
             ),
-            lambda: {"tcp": len(tcp.connections), "ws": 0, "sse": 0},
+            lambda: {"tcp": len(tcp.connections), **streams.connections()},
             limiter,
+            streams=streams,
         )
         self._http = HttpServer(app, context)
         await tcp.start(tcp_sockets, context)
         await self._http.start(http_sockets)
         self._bound.clear()
-        self._every(settings.timeouts.stats, lambda: self._log_statistics(services, tcp))
+        self._every(settings.timeouts.stats, lambda: self._log_statistics(services, tcp, streams))
 
     def _every(self, interval_ms: int, work: Callable[[], object]) -> None:
         async def repeat() -> None:
@@ -253,7 +259,7 @@ class Server:
 
         self._timers.append(asyncio.create_task(repeat()))
 
-    def _log_statistics(self, services: Services, tcp: TcpServer) -> None:
+    def _log_statistics(self, services: Services, tcp: TcpServer, streams: Streams) -> None:
         numbers = services.broker.statistics()
         workers = services.workers.totals()
         rss = f"{round(resident_bytes() / 2**20)}MB"
@@ -266,8 +272,7 @@ class Server:
             completed=numbers.get("completed", 0),
             dlq=numbers.get("dlq", 0),
             tcp=len(tcp.connections),
-            ws=0,
-            sse=0,
+            **streams.connections(),
             workers=f"{workers.active}/{workers.total}",
             mem=f"{rss}/{rss}",
             rss=rss,
@@ -292,6 +297,10 @@ class Server:
         for timer in self._timers:
             timer.cancel()
         self._timers.clear()
+        if self._streams is not None:
+            self._streams.announce("server:shutdown", {"signal": self._first_signal})
+            self._streams.close()
+            self._streams = None
         broker = self._broker
         if broker is not None and self._tcp is not None:
             broker.drain()

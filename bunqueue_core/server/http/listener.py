@@ -7,13 +7,33 @@ import contextlib
 import ssl
 from collections.abc import Generator, Sequence
 from socket import socket
-from typing import Final
+from typing import Any, Final, cast
 
 import uvicorn
 from starlette.types import ASGIApp
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from bunqueue_core.server.http.sockets import MAX_MESSAGE_BYTES
+from bunqueue_core.server.http.streams import ABORT
 
 #: How long requests under way may take once the server stops, seconds.
 GRACE_S: Final = 2.0
+
+#: A connection that is kept for further requests is closed after this time without one, seconds.
+KEEP_ALIVE_S: Final = 60
+
+#: A WebSocket is asked for a sign of life this often, and closed when none comes within the same time again, seconds.
+PING_S: Final = 60.0
+
+
+class _Http(HttpToolsProtocol):
+    """The parser of requests, which hands the application a way to close the connection at once."""
+
+    def on_headers_complete(self) -> None:
+        """See :class:`uvicorn.protocols.http.httptools_impl.HttpToolsProtocol`."""
+        super().on_headers_complete()
+        if self.transport is not None:
+            cast("dict[str, Any]", self.scope)[ABORT] = self.transport.abort
 
 
 class _Uvicorn(uvicorn.Server):
@@ -56,6 +76,13 @@ class HttpServer:
             date_header=False,
             server_header=False,
             proxy_headers=False,
+            http=_Http,
+            ws="websockets-sansio",
+            ws_max_size=MAX_MESSAGE_BYTES,
+            ws_ping_interval=PING_S,
+            ws_ping_timeout=PING_S,
+            ws_per_message_deflate=False,
+            timeout_keep_alive=KEEP_ALIVE_S,
             timeout_graceful_shutdown=int(GRACE_S),
         )
         self._context = context
