@@ -4,9 +4,22 @@ from __future__ import annotations
 
 from bunqueue_core.client._worker_base import CancelSignal, ProcessorContext
 from bunqueue_core.client.connection_async import Connection
+from bunqueue_core.client.flow_async import FlowNode, FlowProducer
 from bunqueue_core.client.job_async import Job
 from bunqueue_core.client.queue_async import Queue
 from bunqueue_core.client.queue_events_async import QueueEvents
+from bunqueue_core.client.queue_group_async import QueueGroup
 from bunqueue_core.client.worker_async import Worker
 
-__all__ = ["CancelSignal", "Connection", "Job", "ProcessorContext", "Queue", "QueueEvents", "Worker"]
+__all__ = [
+    "CancelSignal",
+    "Connection",
+    "FlowNode",
+    "FlowProducer",
+    "Job",
+    "ProcessorContext",
+    "Queue",
+    "QueueEvents",
+    "QueueGroup",
+    "Worker",
+]

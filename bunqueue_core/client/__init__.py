@@ -4,9 +4,22 @@ from __future__ import annotations
 
 from bunqueue_core.client._worker_base import CancelSignal, ProcessorContext
 from bunqueue_core.client.connection import Connection
+from bunqueue_core.client.flow import FlowNode, FlowProducer
 from bunqueue_core.client.job import Job
 from bunqueue_core.client.queue import Queue
 from bunqueue_core.client.queue_events import QueueEvents
+from bunqueue_core.client.queue_group import QueueGroup
 from bunqueue_core.client.worker import Worker
 
-__all__ = ["CancelSignal", "Connection", "Job", "ProcessorContext", "Queue", "QueueEvents", "Worker"]
+__all__ = [
+    "CancelSignal",
+    "Connection",
+    "FlowNode",
+    "FlowProducer",
+    "Job",
+    "ProcessorContext",
+    "Queue",
+    "QueueEvents",
+    "QueueGroup",
+    "Worker",
+]

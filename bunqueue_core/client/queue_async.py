@@ -88,6 +88,11 @@ class Queue(QueueQueries, QueueControl, QueueAdmin, QueueSchedules):
         """Whether the jobs are in this process."""
         return self._endpoint.embedded
 
+    @property
+    def opened(self) -> bool:
+        """Whether the embedded database is open; a queue on a server has nothing to open."""
+        return self._endpoint.verbs is not None
+
     # -- produce ------------------------------------------------------------------------------------------------------
 
     async def add(self, name: str, data: Any = None, **options: Any) -> Job:

@@ -75,11 +75,10 @@ def test_a_slow_job_does_not_hold_up_those_behind_it(target: Target, name: str) 
             others.set()
         return "quick"
 
-    with Queue(name, **target) as queue:
-        with Worker(name, process, concurrency=8, **target) as worker:
-            done = Done(worker, 31)
-            queue.add_bulk([{"name": "a", "data": n} for n in range(31)])
-            assert sorted(done.wait()) == ["quick"] * 30 + ["slow"]
+    with Queue(name, **target) as queue, Worker(name, process, concurrency=8, **target) as worker:
+        done = Done(worker, 31)
+        queue.add_bulk([{"name": "a", "data": n} for n in range(31)])
+        assert sorted(done.wait()) == ["quick"] * 30 + ["slow"]
 
 
 def test_jobs_may_wait_for_each_other(target: Target, name: str) -> None:

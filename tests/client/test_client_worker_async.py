@@ -415,15 +415,17 @@ async def test_events_end_when_they_should(target: Target, name: str) -> None:
 
 
 async def test_a_limiter_bounds_the_starts(target: Target, name: str) -> None:
-    async with Queue(name, **target) as queue:
-        async with Worker(name, echo(), limiter={"max": 3, "duration": 60_000}, **target) as worker:
-            log = Log(worker, "completed")
-            await queue.add_bulk([{"name": "a", "data": n} for n in range(6)])
-            await log.until("completed", 3)
-            assert worker.is_rate_limited()
-            assert worker.get_rate_limiter_info() == {"current": 3, "max": 3, "duration": 60_000}
-            counts = await queue.get_job_counts()
-            assert (counts["waiting"], counts["active"]) == (3, 0)
+    async with (
+        Queue(name, **target) as queue,
+        Worker(name, echo(), limiter={"max": 3, "duration": 60_000}, **target) as worker,
+    ):
+        log = Log(worker, "completed")
+        await queue.add_bulk([{"name": "a", "data": n} for n in range(6)])
+        await log.until("completed", 3)
+        assert worker.is_rate_limited()
+        assert worker.get_rate_limiter_info() == {"current": 3, "max": 3, "duration": 60_000}
+        counts = await queue.get_job_counts()
+        assert (counts["waiting"], counts["active"]) == (3, 0)
 
 
 async def test_a_group_limiter_bounds_what_runs_of_a_group(target: Target, name: str) -> None:
@@ -437,13 +439,16 @@ async def test_a_group_limiter_bounds_what_runs_of_a_group(target: Target, name:
         await AEvent().wait(0.005)
         running[group] -= 1
 
-    async with Queue(name, **target) as queue:
-        async with Worker(name, process, concurrency=6, limiter={"max": 1, "group_key": "g"}, **target) as worker:
-            log = Log(worker, "completed", "failed")
-            await queue.add_bulk([{"name": "a", "data": {"g": "ab"[n % 2]}} for n in range(20)])
-            await log.until("completed", 20)
-            assert most == {"a": 1, "b": 1}
-            assert log.of("failed") == []
+    limiter = {"max": 1, "group_key": "g"}
+    async with (
+        Queue(name, **target) as queue,
+        Worker(name, process, concurrency=6, limiter=limiter, **target) as worker,
+    ):
+        log = Log(worker, "completed", "failed")
+        await queue.add_bulk([{"name": "a", "data": {"g": "ab"[n % 2]}} for n in range(20)])
+        await log.until("completed", 20)
+        assert most == {"a": 1, "b": 1}
+        assert log.of("failed") == []
 
 
 async def test_jobs_can_be_taken_by_hand(target: Target, name: str) -> None:
