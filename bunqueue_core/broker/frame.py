@@ -29,6 +29,7 @@ from bunqueue_core.model.requests import (
     DlqEntry,
     Event,
     Health,
+    Notice,
     PullRequest,
 )
 from bunqueue_core.model.webhook import Webhook
@@ -177,6 +178,7 @@ class LocalFrame(Broker):
         self._wakes: list[tuple[int, int, ParkedPull | Wait]] = []
         self._sequence = 0
         self._listeners: dict[int, tuple[str | None, Callable[[Event], None]]] = {}
+        self._watchers: dict[int, Callable[[str, Mapping[str, Any]], None]] = {}
         self._webhook_watchers: dict[int, Callable[[Sequence[Webhook]], None]] = {}
         self._flush_at: int | None = None
         self._driving: dict[int, threading.Event] = {}
@@ -419,10 +421,7 @@ class LocalFrame(Broker):
                 self._arm()
             return answer
         if engine.events:
-            if buffer.generation.waiters or buffer.generation.events:
-                self._hold_events()
-            else:
-                self._deliver_now()
+            self._pass_on_events(buffer)
         if self._flush_at is None and engine.marks.pending:
             self._flush_at = now + FLUSH_INTERVAL_MS
             self._host.at(self._flush_at)
@@ -432,6 +431,13 @@ class LocalFrame(Broker):
         if self._wakes:
             self._arm()
         return Answer.of(value)
+
+    def _pass_on_events(self, buffer: WriteBuffer | None) -> None:
+        """Events of what need not be committed first leave at once, unless others that came before still wait."""
+        if buffer is not None and (buffer.generation.waiters or buffer.generation.events):
+            self._hold_events()
+        else:
+            self._deliver_now()
 
     def _hold_events(self) -> None:
         """Events of uncommitted changes leave with the commit."""
@@ -444,8 +450,11 @@ class LocalFrame(Broker):
         self._engine.events.clear()
         self._deliver(events)
 
-    def _deliver(self, events: Sequence[Event]) -> None:
+    def _deliver(self, events: Sequence[Event | Notice]) -> None:
         for event in events:
+            if isinstance(event, Notice):
+                self._tell_watchers(event)
+                continue
             for queue, listener in list(self._listeners.values()):
                 if queue is None or queue == event.queue:
                     try:
@@ -453,7 +462,14 @@ class LocalFrame(Broker):
                     except Exception as error:
                         self._log("warn", "Event listener failed", error=type(error).__name__, event=event.type)
 
-    def _settled(self, events: Sequence[Event], waiters: Sequence[Waiter]) -> None:
+    def _tell_watchers(self, notice: Notice) -> None:
+        for watcher in list(self._watchers.values()):
+            try:
+                watcher(notice.name, notice.fields)
+            except Exception as error:
+                self._log("warn", "Watcher failed", error=type(error).__name__, event=notice.name)
+
+    def _settled(self, events: Sequence[Event | Notice], waiters: Sequence[Waiter]) -> None:
         """A generation is on disk."""
         if events:
             self._deliver(events)
@@ -714,10 +730,14 @@ class LocalFrame(Broker):
             ids = [id for id, _ in stored]
         else:
             ids = [job.id for job in engine.completed_order if (job.completed_at or 0) <= before][:RETENTION_BATCH]
+        removed = 0
         for id in ids:
             job = engine.jobs.get(id)
             if job is not None and job.location == Location.COMPLETED and not engine.dependents.get(id):
                 engine.forget_completed(engine.queue(job.queue), job)
+                removed += 1
+        if removed and engine.noticing:
+            engine.notice("cleanup:completed-removed", count=removed)
 
     # -- events -------------------------------------------------------------------------------------------------------
 
@@ -732,6 +752,20 @@ class LocalFrame(Broker):
             with self._lock:
                 self._listeners.pop(key, None)
                 self._engine.listening = bool(self._listeners)
+
+        return unsubscribe
+
+    def subscribe_dashboard(self, listener: Callable[[str, Mapping[str, Any]], None]) -> Callable[[], None]:
+        with self._lock:
+            self._sequence += 1
+            key = self._sequence
+            self._watchers[key] = listener
+            self._engine.noticing = True
+
+        def unsubscribe() -> None:
+            with self._lock:
+                self._watchers.pop(key, None)
+                self._engine.noticing = bool(self._watchers)
 
         return unsubscribe
 

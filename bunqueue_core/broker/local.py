@@ -117,6 +117,8 @@ class LocalBroker(LocalFrame):
             answer.add_callback(self._forget_parked)
             self._schedule(parked, parked.wake_at)
             self._arm()
+            if self._engine.events:
+                self._pass_on_events(self._buffer)
             return answer
 
     def _cancel_pull(self, answer: Answer[list[Delivery]]) -> None:

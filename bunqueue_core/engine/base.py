@@ -19,7 +19,7 @@ from bunqueue_core.engine.ready import NOWHERE
 from bunqueue_core.model.errors import LeaseLost, NotFound
 from bunqueue_core.model.job import Job, JobSpec, Location, RetryHistory, admission_entry, append_timeline, ready_state
 from bunqueue_core.model.ports import Ports
-from bunqueue_core.model.requests import DlqEntry, DlqReason, Event, LogEntry
+from bunqueue_core.model.requests import DlqEntry, DlqReason, Event, LogEntry, Notice
 from bunqueue_core.model.rules import BACKOFF_STRATEGIES, backoff_delay
 from bunqueue_core.model.webhook import Webhook
 from bunqueue_core.storage.changes import FLOW_FAILURE_TABLE, LOG_TABLE, QueueRow
@@ -86,8 +86,9 @@ class EngineBase:
         self.queues: dict[str, QueueState] = {}  #: in order of first appearance
         self.timers = JobTimers()
         self.agenda = Agenda()
-        self.events: list[Event] = []
+        self.events: list[Event | Notice] = []
         self.listening = False  #: somebody wants events
+        self.noticing = False  #: somebody wants notices
         self.woken: dict[str, None] = {}  #: queues with parked pulls where something became claimable
         self.sessions: dict[str, dict[str, Job]] = {}
         self.results: dict[str, bytes] = {}
@@ -124,6 +125,8 @@ class EngineBase:
         if queue is None:
             queue = self.queues[name] = QueueState(name)
             queue.waiters = self.awaited.pop(name, 0)
+            if self.noticing:
+                self.notice("queue:created", queue=name)
         return queue
 
     def wake(self, queue: QueueState) -> None:
@@ -163,6 +166,10 @@ class EngineBase:
         self.queues[job.queue].events += 1
         if self.listening:
             self.events.append(Event(type, job.queue, job.id, now, extra or None))
+
+    def notice(self, event: str, /, **fields: Any) -> None:
+        """Tell those who watch the broker. Asked for only where ``noticing`` says that somebody does."""
+        self.events.append(Notice(event, fields))
 
     # -- leases -------------------------------------------------------------------------------------------------------
 
@@ -310,6 +317,8 @@ class EngineBase:
         self.marks.removed(job)
         self.results.pop(job.id, None)
         self.add_dead_letter(queue, entry)
+        if self.noticing:
+            self.notice("dlq:added", queue=queue.name, jobId=job.id, reason=reason)
         self.ended(job)
 
     def add_dead_letter(self, queue: QueueState, entry: DlqEntry, row_id: int | None = None) -> None:

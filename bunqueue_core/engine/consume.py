@@ -65,10 +65,14 @@ class Consuming(Producing):
             if job is None:
                 break
             if concurrency is not None and concurrency.full:
+                if self.noticing:
+                    self.notice("concurrency:rejected", queue=queue.name)
                 break
             if rate is not None:
                 if not rate.ready(now):
                     retry_at = rate.next_at(now)
+                    if self.noticing:
+                        self.notice("ratelimit:rejected", queue=queue.name)
                     break
                 rate.take()
             if concurrency is not None:
@@ -135,6 +139,9 @@ class Consuming(Producing):
             if job.location == Location.READY and self.jobs.get(job.id) is job:
                 queue.remove(job)
                 self.forget(job)
+                if self.noticing:
+                    ttl, age = job.options.ttl_ms, now - job.created_at
+                    self.notice("job:expired", queue=queue.name, jobId=job.id, ttl=ttl, age=age)
 
     # -- deadlines of active jobs -------------------------------------------------------------------------------------
 
@@ -173,6 +180,8 @@ class Consuming(Producing):
         timeout = job.options.timeout_ms
         if timeout and (job.started_at or 0) + timeout <= now:
             self.retire_lease(job)
+            if self.noticing:
+                self.notice("job:timeout", jobId=job.id, queue=queue.name, timeout=timeout)
             self._failed(queue, job, TIMEOUT_ERROR, None, False, False, now, "timeout")
         elif job.lease is not None and job.lease.expires_at <= now:
             self._lease_expired(queue, job, job.lease, now)
@@ -187,6 +196,8 @@ class Consuming(Producing):
             self.timers.add(job, self._deadline(queue, job))
 
     def _lease_expired(self, queue: QueueState, job: Job, lease: Lease, now: int) -> None:
+        if self.noticing:
+            self.notice("job:lock-expired", jobId=job.id, queue=queue.name, renewalCount=lease.renewals)
         if self._drop_cron_job(queue, job):
             return
         self.leave_active(queue, job)
@@ -505,6 +516,8 @@ class Consuming(Producing):
             self.bury(queue, job, now, reason, error)
             if retention.age_ms is not None or retention.count is not None:
                 self.retain_failed(queue, job, now)
+        if self.noticing and job.parent_id is not None:
+            self.notice("flow:failed", parentJobId=job.parent_id, failedChildId=job.id, queue=queue.name, error=error)
         self.child_failed(job, error, now)
 
     # -- leases -------------------------------------------------------------------------------------------------------

@@ -158,6 +158,8 @@ class Controlling(Consuming, DeadLetters, Inspecting):
         self._forget_metrics(queue.name)
         self.marks.queue(queue.name, None)
         del self.queues[queue.name]
+        if self.noticing:
+            self.notice("queue:removed", queue=queue.name)
         return True
 
     # -- single jobs --------------------------------------------------------------------------------------------------

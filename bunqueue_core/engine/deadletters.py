@@ -147,11 +147,17 @@ class DeadLetters(DependencyRules):
 
     def _maintain_dead_letters(self, queue: QueueState, now: int) -> None:
         config = queue.dlq_config
+        expired = retried = 0
         for job_id, (row_id, entry) in list(queue.dlq.items()):
             if entry.expires_at is not None and entry.expires_at <= now:
                 self.forget_dead_letter(queue, job_id)
+                expired += 1
             elif config.auto_retry and _retriable(entry, config, now):
-                self._auto_retry(queue, row_id, entry, now)
+                retried += self._auto_retry(queue, row_id, entry, now)
+        if self.noticing:
+            for name, count in (("dlq:auto-retried", retried), ("dlq:expired", expired)):
+                if count:
+                    self.notice(name, queue=queue.name, count=count)
         following = [
             at
             for _, entry in queue.dlq.values()
@@ -162,8 +168,8 @@ class DeadLetters(DependencyRules):
             when = max(min(following), now + 1)
             self.agenda.set(f"dlq:{queue.name}", when, lambda at: self._maintain_dead_letters(queue, at))
 
-    def _auto_retry(self, queue: QueueState, row_id: int, entry: DlqEntry, now: int) -> None:
-        """Retry automatically; if it fails again it comes back as the same letter, with this history."""
+    def _auto_retry(self, queue: QueueState, row_id: int, entry: DlqEntry, now: int) -> bool:
+        """Retry automatically; if it fails again it comes back as the same letter, with this history. False if it could not."""
         config = queue.dlq_config
         entry.retry_count += 1
         entry.last_retry_at = now
@@ -179,8 +185,10 @@ class DeadLetters(DependencyRules):
         history.retry_count = entry.retry_count
         history.last_retry_at = now
         history.next_retry_at = entry.next_retry_at
-        if not self.revive(queue, entry, now, history=history):
-            self.marks.dead_letter(row_id, entry)
+        if self.revive(queue, entry, now, history=history):
+            return True
+        self.marks.dead_letter(row_id, entry)
+        return False
 
     def retain_failed(self, queue: QueueState, job: Job, now: int) -> None:
         """Apply ``removeOnFail: {age, count}`` of a job that has just been buried."""

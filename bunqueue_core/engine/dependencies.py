@@ -110,6 +110,11 @@ class DependencyRules(EngineBase):
         job = self.requeue(queue, job, now)
         self.timeline(job, ready_state(job, now), now)
         self.marks.changed(job)
+        if self.noticing:
+            self.notice("job:dependencies-resolved", jobId=job.id, queue=queue.name)
+            if job.children_ids:
+                count = len(job.children_ids)
+                self.notice("flow:completed", parentJobId=job.id, queue=queue.name, childrenCount=count)
 
     # -- links --------------------------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from typing import Final, Literal
 from bunqueue_core.engine.dependencies import DependencyRules
 from bunqueue_core.engine.queue import QueueState, UniqueKey
 from bunqueue_core.model.errors import CommandError, Conflict, NotFound
-from bunqueue_core.model.job import DEFAULT_OPTIONS, Job, JobSpec, JobState, Location
+from bunqueue_core.model.job import DEFAULT_OPTIONS, DURABLE_OPTIONS, Job, JobSpec, JobState, Location
 from bunqueue_core.model.requests import FlowJob, Pushed
 
 _LIVE: Final = (Location.READY, Location.GATED, Location.PARKED, Location.ACTIVE)
@@ -56,7 +56,7 @@ class Producing(DependencyRules):
         """Admit ``specs`` to queue ``name``, all or none. See ``Broker.push``."""
         for spec in specs:
             if (
-                spec.options is not DEFAULT_OPTIONS
+                (spec.options is not DEFAULT_OPTIONS and spec.options is not DURABLE_OPTIONS)
                 or spec.custom_id is not None
                 or spec.unique_key is not None
                 or spec.group_id is not None
@@ -70,7 +70,7 @@ class Producing(DependencyRules):
         return self._push_plain(name, specs, now)
 
     def _push_plain(self, name: str, specs: Sequence[JobSpec], now: int) -> Pushed:
-        """Jobs with nothing but data, priority and delay: nothing can refuse them."""
+        """Jobs with nothing but data, priority, delay and durability: nothing can refuse them."""
         queue = self.queue(name)
         new_id = self.ports.new_id
         ready: list[Job] = []
@@ -82,12 +82,12 @@ class Producing(DependencyRules):
             priority = spec.priority
             if spec.delay > 0:
                 job = Job(
-                    id, name, spec.name, spec.data, DEFAULT_OPTIONS, priority, now, now + spec.delay, "delayed", now
+                    id, name, spec.name, spec.data, spec.options, priority, now, now + spec.delay, "delayed", now
                 )
                 delayed.append(job)
             else:
                 state: JobState = "prioritized" if priority > 0 else "waiting"
-                job = Job(id, name, spec.name, spec.data, DEFAULT_OPTIONS, priority, now, now, state, now)
+                job = Job(id, name, spec.name, spec.data, spec.options, priority, now, now, state, now)
                 ready.append(job)
         for jobs in (ready, delayed):
             if jobs:
@@ -235,6 +235,8 @@ class Producing(DependencyRules):
             if owner is not None and owner.location == Location.READY:
                 if entry is not None:
                     entry.expires_at = now + options.dedup_ttl_ms
+                if self.noticing:
+                    self.notice("job:deduplicated", queue=name, jobId=owner.id, strategy="extend")
                 return owner.id
             raise Conflict("Duplicate unique_key (extended TTL)")
         if owner is None:
@@ -290,6 +292,8 @@ class Producing(DependencyRules):
         self.marks.admitted(job)
         self.totals.pushed += 1
         self.emit("pushed", job, now)
+        if unmet and self.noticing:
+            self.notice("job:waiting-children", jobId=job.id, queue=queue.name, dependsOn=list(job.depends_on))
 
     def retire_generation(self, job: Job) -> None:
         """Remove a finished job whose custom id is used again, with its result, dead letter and memories."""

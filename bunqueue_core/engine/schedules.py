@@ -58,6 +58,8 @@ class Scheduling(Producing, EngineBase):
                 self._displace(entry.definition.queue, upserted.displaced)
             self._store_schedule(entry)
             self._plan_schedule(entry)
+            if self.noticing:
+                self.notice("cron:created" if upserted.created else "cron:updated", **entry.event())
         return entry
 
     def _displace(self, queue_name: str, key: str) -> None:
@@ -94,10 +96,18 @@ class Scheduling(Producing, EngineBase):
         entry = scheduler.get(name)
         decision = scheduler.run(name, now, self.has_worker)
         if decision is not None and decision.job is not None:
+            told: dict[str, Any] = {"name": name, "queue": decision.queue}
             try:
                 self.push(decision.queue, [decision.job], now)
-            except CommandError:
+            except CommandError as error:
                 self.totals.missed_runs += 1
+                if self.noticing:
+                    self.notice("cron:missed", **told, error=str(error))
+            else:
+                if self.noticing:
+                    self.notice("cron:fired", **told)
+        elif decision is not None and decision.action == "skip" and self.noticing:
+            self.notice("cron:skipped", name=name, queue=decision.queue, reason=decision.reason)
         if decision is not None and decision.removes:
             self.marks.table_removed(CRON_TABLE, name)
             return

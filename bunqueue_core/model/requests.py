@@ -287,6 +287,13 @@ class Health:
     since: int | None = None
 
 
+class Notice(NamedTuple):
+    """Something besides job events that those who watch a broker are told: a name such as ``job:expired`` and its fields."""
+
+    name: str
+    fields: dict[str, Any]
+
+
 class Event(NamedTuple):
     """Something that happened to a job or queue. ``job_id`` is empty for queue events; ``extra`` holds camelCase fields."""
 

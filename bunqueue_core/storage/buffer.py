@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from bunqueue_core.model.errors import JournalError, StorageUnavailable
-from bunqueue_core.model.requests import Event
+from bunqueue_core.model.requests import Event, Notice
 from bunqueue_core.storage.changes import ChangeSet
 from bunqueue_core.storage.journal import Journal
 
@@ -70,7 +70,7 @@ class Generation:
 
     def __init__(self) -> None:
         self.waiters: list[Waiter] = []
-        self.events: list[Event] = []
+        self.events: list[Event | Notice] = []
         self.opened_at = 0  #: when the first waiter came (epoch ms)
 
 
@@ -101,7 +101,7 @@ class WriteBuffer:
         source: Source,
         lock: threading.RLock,
         clock: Callable[[], int],
-        on_settled: Callable[[Sequence[Event], Sequence[Waiter]], None],
+        on_settled: Callable[[Sequence[Event | Notice], Sequence[Waiter]], None],
         on_critical: Callable[[CriticalFailure], None],
     ) -> None:
         self._journal = journal
