@@ -23,7 +23,7 @@ from bunqueue_core.model.errors import (
     SerializationError,
     ValidationError,
 )
-from bunqueue_core.model.job import JobSpec
+from bunqueue_core.model.job import DURABLE_OPTIONS, JobSpec
 from bunqueue_core.model.options import JobReader
 from bunqueue_core.model.payload import MAX_DATA_CHARACTERS, Packer, check_size
 from bunqueue_core.model.requests import Ack, Acknowledged, Event, Failure, PullRequest, Pushed, Renewal
@@ -87,6 +87,10 @@ class LocalVerbs(Verbs):
         """Read the job and push it."""
         if options is None:
             return self._broker.push(queue, (self._plain(name, data),))
+        if len(options) == 1 and options.get("durable") is True:
+            spec = self._plain(name, data)
+            spec.options = DURABLE_OPTIONS
+            return self._broker.push(queue, (spec,))
         raw = wire_options(options)
         raw["name"] = name
         data = linked_data(data, options)

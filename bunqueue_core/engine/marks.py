@@ -92,7 +92,7 @@ class Marks:
             self.bytes += len(job.data)
 
     def admitted_plain(self, jobs: dict[str, Job]) -> None:
-        """New jobs by id that have nothing but the plain columns."""
+        """New jobs by id that have nothing but the plain columns (and durability)."""
         if not self.enabled:
             return
         size = 0

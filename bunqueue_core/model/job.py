@@ -103,6 +103,9 @@ class JobOptions:
 
 DEFAULT_OPTIONS: Final = JobOptions()
 
+#: The options of a job that is only said to be durable: as frequent as none at all where adds are.
+DURABLE_OPTIONS: Final = JobOptions(durable=True)
+
 
 class JobSpec:
     """One job to be admitted: validated input, not yet decided upon (see ``model.options`` for the validation)."""

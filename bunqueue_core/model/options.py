@@ -20,6 +20,7 @@ from typing import Any, Final, cast
 from bunqueue_core.model.errors import SerializationError, ValidationError
 from bunqueue_core.model.job import (
     DEFAULT_OPTIONS,
+    DURABLE_OPTIONS,
     KEEP,
     REMOVE,
     BackoffConfig,
@@ -86,6 +87,10 @@ _SMALL_PAYLOAD: Final = MAX_DATA_CHARACTERS // 8
 _DEDUP_SCOPES: Final = ("waiting", "unfinished", "window")
 
 
+#: Options besides ``durable``, which is often the only one.
+_OTHERS: Final = OPTION_NAMES - {"durable"}
+
+
 class LateValidationError(ValidationError):
     """A violation that is reported only if every job in ``depends_on`` exists; a missing one is the first violation."""
 
@@ -134,6 +139,8 @@ class JobReader:
         payload = self._payload(data)
         if OPTION_NAMES.isdisjoint(raw):
             return JobSpec(_job_name(name), payload)
+        if raw.get("durable") is True and _OTHERS.isdisjoint(raw):
+            return JobSpec(_job_name(name), payload, DURABLE_OPTIONS)
         return self._full(raw, name, payload, "jobId")
 
     def read_data(self, data: Any) -> bytes:
@@ -176,6 +183,8 @@ class JobReader:
             check()
         if OPTION_NAMES.isdisjoint(raw):
             return JobSpec(name, payload)
+        if raw.get("durable") is True and _OTHERS.isdisjoint(raw):
+            return JobSpec(name, payload, DURABLE_OPTIONS)
         return self._full(raw, name, payload, "customId")
 
     def _payload(self, data: Any) -> bytes | None:

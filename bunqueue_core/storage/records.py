@@ -10,6 +10,7 @@ import msgpack
 
 from bunqueue_core.model.job import (
     DEFAULT_OPTIONS,
+    DURABLE_OPTIONS,
     KEEP,
     REMOVE,
     AttemptRecord,
@@ -26,7 +27,7 @@ from bunqueue_core.model.job import (
 )
 from bunqueue_core.model.payload import NULL, Packer
 from bunqueue_core.model.requests import DlqConfig, DlqEntry, DlqReason, LogEntry
-from bunqueue_core.storage.changes import REST_COLUMNS, DlqRow, JobRow, MoveRow, StoredJobLike
+from bunqueue_core.storage.changes import REST_COLUMNS, REST_DEFAULTS, DlqRow, JobRow, MoveRow, StoredJobLike
 
 _REST: Final = {name: index for index, (name, _) in enumerate(REST_COLUMNS)}
 
@@ -60,6 +61,9 @@ def state_of(job: Job) -> JobState:
     return "delayed" if job.run_at > job.admitted_at else ("prioritized" if job.priority > 0 else "waiting")
 
 
+#: What a durable job's row has besides the plain columns.
+_DURABLE_REST: Final = (*REST_DEFAULTS[:-1], msgpack.packb({"durable": True}))
+
 #: Makes a row without the detour over its class's own constructor: the most frequent row by far is worth it.
 _new_tuple: Final = tuple.__new__
 
@@ -75,7 +79,7 @@ class RowBuilder:
 
     @staticmethod
     def put_plain(job: Job) -> JobRow:
-        """The row of a job that was admitted with no option but its priority and delay and has not changed since."""
+        """The row of a job that was admitted with no option but priority, delay and durability and has not changed since."""
         data = job.data
         return _new_tuple(
             JobRow,
@@ -88,7 +92,7 @@ class RowBuilder:
                 job.created_at,
                 job.run_at,
                 job.admitted_as,
-                None,
+                None if job.options is DEFAULT_OPTIONS else _DURABLE_REST,
             ),
         )
 
@@ -277,7 +281,10 @@ def options_from(get: Any, extended: dict[str, Any]) -> JobOptions:
         durable=extended.get("durable", False),
         repeat=extended.get("repeat"),
     )
-    return DEFAULT_OPTIONS if options == DEFAULT_OPTIONS else options
+    for frequent in (DEFAULT_OPTIONS, DURABLE_OPTIONS):
+        if options == frequent:
+            return frequent
+    return options
 
 
 class CorruptDependencies(ValueError):
