@@ -1,0 +1,1 @@
+"""Measured workloads of bunqueue, beside the original where it is installed. See README.md."""

@@ -1,0 +1,5 @@
+"""``python -m benchmarks``: the comparison."""
+
+from benchmarks.compare import main
+
+main()
