@@ -23,7 +23,7 @@ from bunqueue_core.model.errors import (
     SerializationError,
     ValidationError,
 )
-from bunqueue_core.model.job import DURABLE_OPTIONS, JobSpec
+from bunqueue_core.model.job import DURABLE_OPTIONS, JobSpec, plain_spec
 from bunqueue_core.model.options import JobReader
 from bunqueue_core.model.payload import MAX_DATA_CHARACTERS, Packer, check_size
 from bunqueue_core.model.requests import Ack, Acknowledged, Event, Failure, PullRequest, Pushed, Renewal
@@ -105,19 +105,22 @@ class LocalVerbs(Verbs):
         specs: list[JobSpec] = []
         pack, plain = self._tools.pack, _PLAIN
         if defaults is None:
+            checked: str | None = None
             for job in jobs:
                 if job.keys() != plain:
                     break
                 name, data = job["name"], job["data"]
-                if type(name) is not str or not 0 < len(name) <= 256 or not name.isascii() or "\0" in name:
-                    break
+                if name is not checked:
+                    if type(name) is not str or not 0 < len(name) <= 256 or not name.isascii() or "\0" in name:
+                        break
+                    checked = name
                 if data is None:
-                    specs.append(JobSpec(name))
+                    specs.append(plain_spec(name, None))
                     continue
                 blob = pack(data)
                 if len(blob) > _SMALL_BYTES:
                     break
-                specs.append(JobSpec(name, blob))
+                specs.append(plain_spec(name, blob))
         if len(specs) < len(jobs):
             entries = [bulk_entry(job, defaults) for job in jobs]
             specs = self._read(self._tools.reader.read_batch, entries)
@@ -131,11 +134,11 @@ class LocalVerbs(Verbs):
             spec: JobSpec = self._read(self._tools.reader.read, raw)
             return spec
         if data is None:
-            return JobSpec(name)
+            return plain_spec(name, None)
         blob = self._tools.pack(data)
         if len(blob) > _SMALL_BYTES:
             check_size(blob)
-        return JobSpec(name, blob)
+        return plain_spec(name, blob)
 
     @staticmethod
     def _read(read: Callable[[Any], Any], raw: Any) -> Any:

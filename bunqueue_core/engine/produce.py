@@ -55,7 +55,7 @@ class Producing(DependencyRules):
     def push(self, name: str, specs: Sequence[JobSpec], now: int) -> Pushed:
         """Admit ``specs`` to queue ``name``, all or none. See ``Broker.push``."""
         for spec in specs:
-            if (
+            if not spec.plain and (
                 (spec.options is not DEFAULT_OPTIONS and spec.options is not DURABLE_OPTIONS)
                 or spec.custom_id is not None
                 or spec.unique_key is not None

@@ -122,6 +122,7 @@ class JobSpec:
         "options",
         "parent_id",
         "parent_queue",
+        "plain",
         "priority",
         "tags",
         "timestamp",
@@ -162,6 +163,27 @@ class JobSpec:
         self.parent_queue = parent_queue  #: set when the payload asks to be linked to ``parent_id`` (``__parentQueue``)
         self.children_ids = children_ids
         self.tags = tags
+        self.plain = False  #: known to have nothing but name, data and durability (see :func:`plain_spec`)
+
+
+def plain_spec(name: str, data: bytes | None, options: JobOptions = DEFAULT_OPTIONS) -> JobSpec:
+    """A spec with nothing but a name and data; ``options`` may be :data:`DURABLE_OPTIONS`.
+
+    The same as calling the class, in half the time: nearly every job of a large bulk is one of these.
+    """
+    spec = _new_spec(JobSpec)
+    spec.name = name
+    spec.data = data
+    spec.options = options
+    spec.plain = True
+    spec.priority = spec.delay = 0
+    spec.timestamp = spec.custom_id = spec.unique_key = spec.group_id = spec.group_max_size = None
+    spec.parent_id = spec.parent_queue = None
+    spec.depends_on = spec.children_ids = spec.tags = ()
+    return spec
+
+
+_new_spec: Final = object.__new__
 
 
 class TimelineEntry(TypedDict, total=False):

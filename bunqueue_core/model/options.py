@@ -27,6 +27,7 @@ from bunqueue_core.model.job import (
     JobOptions,
     JobSpec,
     Retention,
+    plain_spec,
 )
 from bunqueue_core.model.payload import MAX_DATA_CHARACTERS, NULL, Packer, check_size
 from bunqueue_core.model.rules import BACKOFF_STRATEGIES, check_job_name
@@ -138,9 +139,9 @@ class JobReader:
             name, data = _from_envelope(data)
         payload = self._payload(data)
         if OPTION_NAMES.isdisjoint(raw):
-            return JobSpec(_job_name(name), payload)
+            return plain_spec(_job_name(name), payload)
         if raw.get("durable") is True and _OTHERS.isdisjoint(raw):
-            return JobSpec(_job_name(name), payload, DURABLE_OPTIONS)
+            return plain_spec(_job_name(name), payload, DURABLE_OPTIONS)
         return self._full(raw, name, payload, "jobId")
 
     def read_data(self, data: Any) -> bytes:
@@ -182,9 +183,9 @@ class JobReader:
         if check is not None:
             check()
         if OPTION_NAMES.isdisjoint(raw):
-            return JobSpec(name, payload)
+            return plain_spec(name, payload)
         if raw.get("durable") is True and _OTHERS.isdisjoint(raw):
-            return JobSpec(name, payload, DURABLE_OPTIONS)
+            return plain_spec(name, payload, DURABLE_OPTIONS)
         return self._full(raw, name, payload, "customId")
 
     def _payload(self, data: Any) -> bytes | None:

@@ -8,7 +8,6 @@ integers that need more than 32 bits go out as float64 as long as that is exact
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import msgpack
@@ -36,7 +35,6 @@ MAX_DEPTH = 500
 MAX_DATA_CHARACTERS = 10 * 1024 * 1024
 
 _EXACT_FLOAT = 2**53
-_WIDE_INTEGER = re.compile(rb"[\xcf\xd3]")
 _WIDE_FLOAT = b"\xcb"
 
 _packer_options: dict[str, Any] = {"use_bin_type": True, "datetime": False}
@@ -60,7 +58,7 @@ class Packer:
         except (TypeError, ValueError, OverflowError, RecursionError, UnicodeEncodeError) as error:
             self._packer = msgpack.Packer(autoreset=True, **_packer_options)
             raise SerializationError(_explain(value, error)) from None
-        if _WIDE_INTEGER.search(blob) is not None:
+        if b"\xcf" in blob or b"\xd3" in blob:
             # The two markers also occur inside strings: look at the values only then.
             return self._packer.pack(_narrow(value))  # type: ignore[no-any-return]
         return blob
