@@ -65,6 +65,7 @@ class Changes:
         self._survived: list[tuple[str, str, str, str, bytes]] = []
         self._reopened: list[str] = []
         self._retied: dict[str, Record] = {}
+        self._forgotten: list[str] = []
         # Events of one job keep their order: the first of each job go before the second of each.
         self._notices: list[dict[tuple[int, str], tuple[list[str], list[dict[str, Any] | None]]]] = []
         self._noticed: dict[str, int] = {}
@@ -136,10 +137,13 @@ class Changes:
         self._completions.append((record, result, remove))
         self.completed.append(record)
         record.job.location = Location.GONE if remove else Location.COMPLETED
-        self._release_key(record, finally_=True)
-        if record.flags & WAITING:
-            self._dropped.append((record.key, None))
+        self._end(record)
         self.notice(record, Notice("completed", None if result is None else {"data": Packed(result)}))
+
+    def pending(self, key: str) -> Record | None:
+        """The record of a job that was changed, as it is now."""
+        row = self._rows.get(key)
+        return None if row is None else row.record
 
     def erase(self, record: Record) -> None:
         """Delete the record's job, silently."""
@@ -166,6 +170,7 @@ class Changes:
         self._release_key(record, finally_=True)
         if record.flags & WAITING:
             self._dropped.append((record.key, None))
+            self._forgotten.append(record.key)
 
     def _release_key(self, record: Record, *, finally_: bool) -> None:
         """Free the job's deduplication key, unless its scope reaches further."""
@@ -257,6 +262,8 @@ class Changes:
                 )
             for key, data in self._data.items():
                 await execute(queries.set_data, (number, key, data))
+            if self._forgotten:
+                await execute(queries.forget_child_failures, (number, arrays.texts(self._forgotten)))
             if self._survived:
                 parents, children, child_queues, modes, errors = zip(*self._survived, strict=True)
                 await execute(

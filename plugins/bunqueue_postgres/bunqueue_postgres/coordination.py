@@ -40,6 +40,9 @@ PRUNE_S: Final = 5.0
 PROOFS_KEPT: Final = 50_000
 PROOFS_PRUNED: Final = 10_000
 
+#: Shortest time between looks for expired leases, ms.
+MIN_RECOVERY_MS: Final = 500
+
 #: Longest sleep at once, seconds; a longer one is resumed.
 LONGEST_SLEEP_S: Final = 86_400.0
 
@@ -62,6 +65,7 @@ class Coordinator:
         self._announce_again = False
         self._crowded: set[int] = set()
         self._pruned_to = 0
+        self._next_expiry_ms: int | None = None
         self._poke = asyncio.Event()
         self._stopping = asyncio.Event()
 
@@ -89,10 +93,10 @@ class Coordinator:
         settings = self._settings
         create = asyncio.get_running_loop().create_task
         self._tasks = [
-            create(self._every(settings.heartbeat_ms / 1000, self._beat, "heartbeat")),
-            create(self._every(settings.recovery_ms / 1000, self._recover, "recovery")),
-            create(self._every(MAINTENANCE_S, self._maintain, "maintenance")),
-            create(self._every(PRUNE_S, self._prune_events, "event-retention")),
+            create(self._every(lambda: settings.heartbeat_ms / 1000, self._beat, "heartbeat")),
+            create(self._every(self._recovery_s, self._recover, "recovery")),
+            create(self._every(lambda: MAINTENANCE_S, self._maintain, "maintenance")),
+            create(self._every(lambda: PRUNE_S, self._prune_events, "event-retention")),
             create(self._poll()),
             create(self._listen()),
         ]
@@ -115,9 +119,12 @@ class Coordinator:
             self._queries.unregister_broker, (Int4(self._ns), self._broker.broker_id, self.session)
         )
 
-    async def _every(self, seconds: float, work: Callable[[], Awaitable[None]], subject: str) -> None:
-        """Do ``work`` every ``seconds``, a little apart from other brokers; a failure is a problem until the next success."""
-        pause = seconds
+    async def _every(self, interval: Callable[[], float], work: Callable[[], Awaitable[None]], subject: str) -> None:
+        """Do ``work`` every ``interval()`` seconds, a little apart from other brokers.
+
+        A failure is a problem until the next success.
+        """
+        pause = interval()
         while not await self.pause(pause * (0.95 + 0.1 * random.random())):
             try:
                 await work()
@@ -126,10 +133,10 @@ class Coordinator:
                     "warning", "PostgreSQL maintenance failed", subject=subject, error=type(error).__name__
                 )
                 self._broker.problem(subject, "the database is not reachable for coordination")
-                pause = min(RETRY_S, seconds)
+                pause = min(RETRY_S, interval())
             else:
                 self._broker.problem(subject, None)
-                pause = seconds
+                pause = interval()
 
     async def pause(self, seconds: float) -> bool:
         """Sleep, however long (event loops count in 32-bit milliseconds), or until it is time to stop: then True."""
@@ -177,8 +184,18 @@ class Coordinator:
     # -- recovery and maintenance -------------------------------------------------------------------------------------
 
     async def _recover(self) -> None:
+        """Recover leases that have run out, and find out when to look again."""
         while await self._broker.recover():
             pass
+        rows = await self._database.run(self._queries.next_expiry, (Int4(self._ns),))
+        self._next_expiry_ms = rows[0][0]
+
+    def _recovery_s(self) -> float:
+        """Seconds to the next look for expired leases: when the first one known runs out, after a scan interval at the latest."""
+        longest = self._settings.recovery_ms
+        if self._next_expiry_ms is None:
+            return longest / 1000
+        return max(MIN_RECOVERY_MS, min(longest, self._next_expiry_ms + 1)) / 1000
 
     async def _maintain(self) -> None:
         crowded, self._crowded = self._crowded, set()

@@ -50,6 +50,7 @@ class Feed:
         self._reading: asyncio.Task[None] | None = None
         self._again = False
         self._beginning = False
+        self._following: list[asyncio.Future[None]] = []
 
     @property
     def active(self) -> bool:
@@ -82,6 +83,16 @@ class Feed:
         finally:
             self._beginning = False
 
+    async def catch_up(self) -> None:
+        """Return when listeners have heard of everything that is committed now; at once if there are none."""
+        if not self._subscriptions:
+            return
+        heard: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        # A look that is under way may have begun too early: the one after it counts.
+        self._following.append(heard)
+        self.poke()
+        await heard
+
     def poke(self) -> None:
         """Something may have been committed."""
         if not self._subscriptions:
@@ -94,10 +105,15 @@ class Feed:
     async def _read(self) -> None:
         while True:
             self._again = False
+            following, self._following = self._following, []
             try:
                 await self._look()
             except (psycopg.Error, BunqueueError):
-                return  # the next poll looks again, from the same snapshot
+                self._again = False  # the next poll looks again, from the same snapshot
+            finally:
+                for heard in following:
+                    if not heard.done():
+                        heard.set_result(None)
             if not self._again:
                 return
 

@@ -40,6 +40,7 @@ class Facts:
     now: int
     records: Mapping[str, Record]
     proofs: frozenset[str]
+    awaited: frozenset[str]  #: jobs that live jobs wait, or waited, for
     owners: dict[tuple[int, str], KeyOwner]
     sizes: dict[tuple[int, str], int]
 
@@ -197,11 +198,10 @@ class Planner:
             if key in plan.jobs:
                 return id, "found"
             existing = facts.records.get(key)
-            if existing is not None and key not in plan.removed:
-                if existing.job.location in _LIVE:
-                    return id, "found"
-                if existing.awaited and existing.job.location != Location.COMPLETED:
-                    raise Conflict(f"Custom ID {id} still has unresolved dependency consumers")
+            if existing is not None and key not in plan.removed and existing.job.location in _LIVE:
+                return id, "found"
+            if key in facts.awaited and (existing is not None or key in facts.proofs):
+                raise Conflict(f"Custom ID {id} still has unresolved dependency consumers")
         outcome: PushOutcome = "created"
         planned = Planned(spec, id, key, queue, queue_id)
         replaced: str | None = None

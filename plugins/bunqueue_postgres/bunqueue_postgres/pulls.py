@@ -62,6 +62,8 @@ class PullDesk:
         self.parked: dict[Waiter, None] = {}  #: in order of arrival
         self._turns = 0
         self._draining = False
+        self.limited = False  #: the queue had a limit when it was last claimed from
+        self.watchful = False  #: it had a limit or groups then: the end of a job may let another start
         self._running = False
         self._woken = 0  #: jobs announced while a claim was under way, which it may have missed
         self._due: asyncio.TimerHandle | None = None

@@ -31,7 +31,8 @@ from bunqueue_core.model.requests import DlqConfig, DlqEntry, DlqReason, JobView
 from bunqueue_postgres.keys import is_whole, unescape
 
 #: ``flags``: the id is a custom id; the job is removed on completion; live jobs may wait for it; it waits, or waited, for others;
-#: it has a deduplication key; it repeats; it says itself how long it is kept.
+#: it has a deduplication key; it repeats; it says itself how long it is kept; a delivery
+#: of it ended by its time-out.
 CUSTOM: Final = 1
 REMOVE: Final = 2
 AWAITED: Final = 4
@@ -39,9 +40,10 @@ WAITING: Final = 8
 KEYED: Final = 16
 REPEATS: Final = 32
 RETAINED: Final = 64
+RETIRED: Final = 128
 
 #: Flags with which a job can be completed by the one acknowledging statement.
-PLAIN_FLAGS: Final = CUSTOM | REMOVE
+PLAIN_FLAGS: Final = CUSTOM | REMOVE | RETIRED
 
 #: ``admitted_as``.
 ADMITTED: Final[tuple[JobState, ...]] = ("waiting", "prioritized", "delayed", "waiting-children")

@@ -26,6 +26,7 @@ class Queries:
     child_failures: bytes
     child_results: bytes
     claim: bytes
+    claim_groups: bytes
     claim_keys: bytes
     clean: bytes
     clock: bytes
@@ -48,13 +49,18 @@ class Queries:
     forget_child_failures: bytes
     forget_logs: bytes
     forget_queue: bytes
+    group: bytes
     group_sizes: bytes
+    grouped: bytes
     held: bytes
     held_count: bytes
+    hold_queue: bytes
     hold_reader: bytes
     journal: bytes
     key_owner: bytes
     key_owners: bytes
+    lanes: bytes
+    limits: bytes
     list: bytes
     lock: bytes
     lock_names: bytes
@@ -62,6 +68,7 @@ class Queries:
     metrics: bytes
     move_reader: bytes
     namespace: bytes
+    next_expiry: bytes
     obliterate: bytes
     outcome_feed: bytes
     outcomes: bytes
@@ -85,11 +92,15 @@ class Queries:
     renew: bytes
     retie: bytes
     rewrite: bytes
+    serve_groups: bytes
     set_data: bytes
+    set_group: bytes
+    set_limits: bytes
     set_paused: bytes
     set_policies: bytes
     set_progress: bytes
     snapshot: bytes
+    spend_rate: bytes
     states: bytes
     totals: bytes
     unmeet_edges: bytes

@@ -33,7 +33,8 @@ CREATE TABLE IF NOT EXISTS bunqueue.namespaces (
 -- priorities: every priority that a queued job of the queue may have. A claim visits these levels one by one, so that jobs which
 --   are not due yet, however many, never stand between it and the due ones. Grows with the push that brings a new level.
 -- features: bits of features.py; what the queue's jobs have ever used and a claim must therefore look after.
--- limited: a rate or concurrency limit is set; claims then lock this row.
+-- limited: a rate or concurrency limit is set; claims then lock this row. rate_tokens: the bucket's content at rate_at.
+-- stall_after: how long a job without an owner may be silent, ms; NULL is the default of 35 s.
 CREATE TABLE IF NOT EXISTS bunqueue.queues (
     id int4 GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     ns int4 NOT NULL,
@@ -46,9 +47,10 @@ CREATE TABLE IF NOT EXISTS bunqueue.queues (
     rate_limit float8,
     rate_duration int8,
     rate_expires_at int8,
-    rate_window_at int8,
-    rate_count int8 NOT NULL DEFAULT 0,
-    concurrency_limit int8,
+    rate_tokens float8,
+    rate_at int8,
+    concurrency_limit float8,
+    stall_after int8,
     stall_config bytea,
     dlq_config bytea,
     UNIQUE (ns, name)
@@ -118,7 +120,7 @@ CREATE INDEX IF NOT EXISTS jobs_fifo ON bunqueue.jobs (queue_id, priority, run_a
 CREATE INDEX IF NOT EXISTS jobs_lifo ON bunqueue.jobs (queue_id, priority, id DESC)
     WHERE status = 0 AND group_id IS NULL AND lifo;
 -- Group lanes.
-CREATE INDEX IF NOT EXISTS jobs_group ON bunqueue.jobs (queue_id, group_id, priority, run_at, group_order, id)
+CREATE INDEX IF NOT EXISTS jobs_group ON bunqueue.jobs (queue_id, group_id, priority, group_order)
     WHERE status = 0 AND group_id IS NOT NULL;
 -- Queued jobs that expire.
 CREATE INDEX IF NOT EXISTS jobs_expiring ON bunqueue.jobs (queue_id, expires_at)
@@ -129,6 +131,9 @@ CREATE INDEX IF NOT EXISTS jobs_gated ON bunqueue.jobs (queue_id, created_at, id
 -- Recovery of expired leases, and the number of active jobs.
 CREATE INDEX IF NOT EXISTS jobs_leased ON bunqueue.jobs (queue_id, lease_until)
     WHERE status = 3;
+-- Active jobs of groups, for their limits.
+CREATE INDEX IF NOT EXISTS jobs_group_leased ON bunqueue.jobs (queue_id, group_id, lease_until)
+    WHERE status = 3 AND group_id IS NOT NULL;
 -- Completed jobs and dead letters: counts, oldest first for cleaning.
 CREATE INDEX IF NOT EXISTS jobs_ended ON bunqueue.jobs (queue_id, status, finished_at, id)
     WHERE status IN (4, 5);

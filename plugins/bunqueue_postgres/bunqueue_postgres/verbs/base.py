@@ -104,6 +104,18 @@ class BrokerBase(Broker):
         """Run one statement; see :meth:`Database.run`."""
         return await self.database.run(query, parameters)
 
+    async def change(self, query: bytes, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
+        """Run one statement that writes events; local listeners have heard them when it returns."""
+        rows = await self.database.run(query, parameters)
+        await self.feed.catch_up()
+        return rows
+
+    async def commit(self, body: Callable[[Connection], Awaitable[T]]) -> T:
+        """Run a transaction (see :meth:`Database.transaction`); local listeners have heard its events when it returns."""
+        outcome = await self.database.transaction(body)
+        await self.feed.catch_up()
+        return outcome
+
     async def run_first(self, query: bytes, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
         """Run one statement although others are held back."""
         return await self.database.run(query, parameters, first=True)
@@ -166,6 +178,12 @@ class BrokerBase(Broker):
         desk = self._desks.get(queue)
         if desk is not None:
             desk.wake(jobs)
+
+    def wake_limited(self) -> None:
+        """Jobs have ended: pulls that were kept waiting by a limit may have room."""
+        for desk in list(self._desks.values()):
+            if desk.parked and desk.watchful:
+                desk.wake(1_000_000)
 
     @property
     def desks(self) -> dict[str, PullDesk]:
@@ -283,7 +301,7 @@ class BrokerBase(Broker):
                 await self.conclude(connection, changes)
             return changed, changes
 
-        changed, changes = await self.database.transaction(body)
+        changed, changes = await self.commit(body)
         self.written(changes)
         return changed
 
@@ -323,7 +341,8 @@ class BrokerBase(Broker):
         _, parents = await self.lock(connection, {to_key(child.job.parent_id or "") for child, _, _ in affected})
         cursor = connection.cursor(binary=True)
         for child, mode, error in affected:
-            parent = parents.get(to_key(child.job.parent_id or ""))
+            key = to_key(child.job.parent_id or "")
+            parent = changes.pending(key) or parents.get(key)
             if parent is None or parent.job.location not in LINKABLE:
                 continue
             job = parent.job
@@ -376,6 +395,7 @@ class BrokerBase(Broker):
         for record, result, remove in changes.completions:
             self._ended(record.job.id, (True, None if remove else result))
             self.totals["completed"] += 1
+        self.wake_limited()
         if changes.crowded:
             self.coordinator.crowded(changes.crowded)
         self.coordinator.announce()

@@ -39,21 +39,22 @@ from bunqueue_postgres.keys import escape, to_key
 from bunqueue_postgres.pulls import PullDesk, Waiter
 from bunqueue_postgres.records import (
     PLAIN_FLAGS,
+    RETIRED,
     Record,
     pack,
 )
 from bunqueue_postgres.settings import PostgresStorage
 from bunqueue_postgres.verbs.base import STEP_ROWS, lease_lost, owns
-from bunqueue_postgres.verbs.produce import Producing
+from bunqueue_postgres.verbs.limits import FEATURE_EXPIRING, FEATURE_GROUPS, CarefulPull, Limiting, Slot
 
-#: Bits of a queue's ``features``: some job of it expires.
-FEATURE_EXPIRING: Final = 1
+#: How long a job without an owner may be silent by default, ms: the stall interval and the confirming look.
+DEFAULT_SILENCE_MS: Final = 35_000
 
 #: Expired jobs that one pull removes at most.
 EXPIRED_ROWS: Final = 1_000
 
 
-class Consuming(Producing):
+class Consuming(Limiting):
     """The verbs around deliveries."""
 
     def __init__(self, settings: PostgresStorage, context: OpenContext) -> None:
@@ -86,90 +87,124 @@ class Consuming(Producing):
 
     async def _claim(self, desk: PullDesk, waiters: list[Waiter]) -> list[list[Delivery]]:
         """Claim for ``waiters``, in order; gives each its deliveries."""
-        queue = desk.queue
         try:
-            queue_id = await self.queue_id(queue)
+            queue_id = await self.queue_id(desk.queue)
             if queue_id is None:
                 return [[] for _ in waiters]
-            tokens: list[str | None] = []
-            owners: list[str | None] = []
-            durations: list[int] = []
-            new_token = self.ports.new_token
-            lease_ms = self.settings.effective_lease_ms
-            for waiter in waiters:
-                request = waiter.request
-                count = request.count
-                if request.owner:
-                    tokens += [new_token() for _ in range(count)]
-                    owners += [escape(request.owner)] * count
-                    durations += [max(0, int(request.lock_ttl_ms))] * count
-                else:
-                    tokens += [None] * count
-                    owners += [None] * count
-                    durations += [lease_ms] * count
-            marks = self.marks.of(queue, asyncio.get_running_loop().time())
-            rows = await self.database.run(
-                self.queries.claim,
-                (
-                    Int4(self.ns),
-                    Int4(queue_id),
-                    self.broker_id,
-                    self.coordinator.session,
-                    arrays.int4s([mark.priority for mark in marks]),
-                    arrays.int8s([mark.run_at for mark in marks]),
-                    arrays.texts([mark.key for mark in marks]),
-                    Int4(len(tokens)),
-                    arrays.texts(tokens),
-                    arrays.texts(owners),
-                    arrays.int8s(durations),
-                ),
-            )
+            return await self._claim_known(desk, queue_id, waiters)
         except psycopg.Error as error:
             raise translate(error) from error
-        if not rows:
-            return [[] for _ in waiters]
-        alive, paused, _limited, features = rows[0][:4]
-        if not alive:
-            self.coordinator.fenced()
-            raise StorageUnavailable("this broker's session has been taken over")
-        if features & FEATURE_EXPIRING and not paused:
-            await self._expire(queue_id)
-        claimed = rows if rows[0][4] is not None else []
-        self.totals["pulled"] += len(claimed)
-        return self._deal(queue, waiters, claimed, tokens)
+
+    async def _claim_known(self, desk: PullDesk, queue_id: int, waiters: list[Waiter]) -> list[list[Delivery]]:
+        slots = [self._slots(waiter.request) for waiter in waiters]
+        careful = desk.limited or any(
+            (group := waiter.request.group) is not None and group.affine and group.affinity is not None
+            for waiter in waiters
+        )
+        dealt: list[list[Delivery]] = [[] for _ in waiters]
+        if not careful:
+            rows = await self._claim_plainly(desk.queue, queue_id, [slot for own in slots for slot in own])
+            if not rows:
+                return dealt
+            alive, paused, desk.limited, features = rows[0][:4]
+            if not alive:
+                self.coordinator.fenced()
+                raise StorageUnavailable("this broker's session has been taken over")
+            if paused:
+                return dealt
+            desk.watchful = bool(desk.limited or features & FEATURE_GROUPS)
+            if features & FEATURE_EXPIRING:
+                await self._expire(queue_id)
+            if rows[0][4] is not None:
+                self._deal(desk.queue, waiters, slots, rows, dealt)
+            if not desk.limited and not features & FEATURE_GROUPS:
+                return dealt
+        # What is left to serve needs the queue's row: its limits, or the rotation of its groups.
+        short = [
+            position
+            for position, waiter in enumerate(waiters)
+            if len(dealt[position]) < waiter.request.count
+            and (careful or desk.limited or (group := waiter.request.group) is None or not group.affine)
+        ]
+        pulls = [
+            CarefulPull(
+                slots[position][len(dealt[position]) :], waiters[position].request.group, careful or desk.limited
+            )
+            for position in short
+        ]
+        if pulls:
+            claimed, retry_ms, desk.limited, desk.watchful = await self.claim_carefully(queue_id, pulls)
+            for position, pull, rows in zip(short, pulls, claimed, strict=True):
+                request = waiters[position].request
+                for row in rows:
+                    dealt[position].append(self._delivery(desk.queue, request, row, pull.slots[row[4] - 1][0]))
+                self.totals["pulled"] += len(rows)
+            if retry_ms is not None:
+                desk.wake_in(retry_ms)
+        return dealt
+
+    def _slots(self, request: PullRequest) -> list[Slot]:
+        """Token, owner and lease duration of each delivery that a pull may get."""
+        if not request.owner:
+            return [(None, None, DEFAULT_SILENCE_MS)] * request.count
+        owner = escape(request.owner)
+        duration = max(0, int(request.lock_ttl_ms))
+        new_token = self.ports.new_token
+        return [(new_token(), owner, duration) for _ in range(request.count)]
+
+    async def _claim_plainly(self, queue: str, queue_id: int, slots: list[Slot]) -> list[tuple[Any, ...]]:
+        marks = self.marks.of(queue, asyncio.get_running_loop().time())
+        return await self.change(
+            self.queries.claim,
+            (
+                Int4(self.ns),
+                Int4(queue_id),
+                self.broker_id,
+                self.coordinator.session,
+                arrays.int4s([mark.priority for mark in marks]),
+                arrays.int8s([mark.run_at for mark in marks]),
+                arrays.texts([mark.key for mark in marks]),
+                Int4(len(slots)),
+                arrays.texts([slot[0] for slot in slots]),
+                arrays.texts([slot[1] for slot in slots]),
+                arrays.int8s([slot[2] for slot in slots]),
+                False,
+            ),
+        )
 
     def _deal(
-        self, queue: str, waiters: list[Waiter], rows: list[tuple[Any, ...]], tokens: list[str | None]
-    ) -> list[list[Delivery]]:
-        """Share claimed rows out: the n-th row belongs to the n-th slot, and slots to the pulls in order."""
-        dealt: list[list[Delivery]] = []
-        claimed = self.reader.claimed
+        self,
+        queue: str,
+        waiters: list[Waiter],
+        slots: list[list[Slot]],
+        rows: list[tuple[Any, ...]],
+        dealt: list[list[Delivery]],
+    ) -> None:
+        """Share claimed rows out: slots belong to the pulls in order, and the n-th row to the n-th slot."""
         total = len(rows)
         at = 0
-        slot = 0
-        for waiter in waiters:
+        for position, waiter in enumerate(waiters):
             request = waiter.request
-            deliveries: list[Delivery] = []
-            end = min(total, slot + request.count)
-            while at < end:
-                row = rows[at]
-                _, job = claimed(queue, row[4:])
-                token = tokens[at]
-                started_at: int = row[17]
-                if token is not None and request.owner:
-                    job.lease = Lease(token, request.owner, started_at, row[18] - started_at)
-                if request.session is not None:
-                    job.session = request.session
-                    self._hold(request.session, job.id, started_at)
-                else:
-                    self.detached = True
-                deliveries.append(Delivery(job, token))
-                at += 1
-            slot += request.count
-            dealt.append(deliveries)
-        if rows:
-            self.marks.claimed(queue, [(row[12], row[14], row[5], row[17]) for row in rows])
-        return dealt
+            own = slots[position]
+            deliveries = dealt[position]
+            end = min(total, at + request.count)
+            for place in range(end - at):
+                deliveries.append(self._delivery(queue, request, rows[at + place], own[place][0]))
+            at = end
+        self.totals["pulled"] += total
+        self.marks.claimed(queue, [(row[12], row[14], row[5], row[17]) for row in rows])
+
+    def _delivery(self, queue: str, request: PullRequest, row: tuple[Any, ...], token: str | None) -> Delivery:
+        _, job = self.reader.claimed(queue, row[4:])
+        started_at: int = row[17]
+        if token is not None and request.owner:
+            job.lease = Lease(token, request.owner, started_at, row[18] - started_at)
+        if request.session is not None:
+            job.session = request.session
+            self._hold(request.session, job.id, started_at)
+        else:
+            self.detached = True
+        return Delivery(job, token)
 
     async def _expire(self, queue_id: int) -> None:
         """Remove queued jobs whose time to live is over."""
@@ -247,6 +282,8 @@ class Consuming(Producing):
             policies = self.policies(record)
             timeout = job.options.timeout_ms
             if timeout and record.started_at is not None and record.started_at + timeout <= now:
+                # Its worker may still come with an outcome, which is then ignored.
+                record.flags |= RETIRED
                 return transitions.failed(job, now, policies, transitions.TIMEOUT_ERROR, reason="timeout")
             if record.owner is None:
                 return transitions.stalled(job, now, policies)
@@ -286,7 +323,7 @@ class Consuming(Producing):
                 removes.append(ack.remove)
                 batches.append(batch)
                 places.append((batch, position))
-        rows = await self.database.run(
+        rows = await self.change(
             self.queries.ack,
             (
                 Int4(self.ns),
@@ -300,7 +337,8 @@ class Consuming(Producing):
         )
         refused: dict[int, tuple[int, Exception]] = {}
         stepwise: set[int] = set()
-        for n, status, valid, plain, free in rows:
+        ignored: set[tuple[int, int]] = set()
+        for n, status, valid, plain, free, retired in rows:
             batch, position = places[n - 1]
             ack = calls[batch].input[position]
             if valid and not plain:
@@ -308,6 +346,8 @@ class Consuming(Producing):
             elif status == Location.ACTIVE and not valid:
                 if batch not in refused or position < refused[batch][0]:
                     refused[batch] = (position, lease_lost(ack.id, ack.token, free))
+            elif retired:
+                ignored.add((batch, position))
             elif not valid:
                 errors[batch][position] = _not_active(ack.id)
         for batch, call in enumerate(calls):
@@ -322,11 +362,16 @@ class Consuming(Producing):
             for position, ack in enumerate(call.input):
                 if held:
                     self.let_go(ack.id)
-                if waits and position not in failed:
+                if waits and position not in failed and (batch, position) not in ignored:
                     for answer in waits.pop(ack.id, ()):
                         answer.settle((True, None if ack.remove else ack.result))
-            self.totals["completed"] += len(call.input) - len(failed)
-            call.answer.settle(Acknowledged(["applied"] * len(call.input), failed))
+            outcomes: list[Outcome] = ["applied"] * len(call.input)
+            for position in range(len(outcomes)) if ignored else ():
+                if (batch, position) in ignored:
+                    outcomes[position] = "already-finalized"
+            self.totals["completed"] += len(call.input) - len(failed) - outcomes.count("already-finalized")
+            call.answer.settle(Acknowledged(outcomes, failed))
+        self.wake_limited()
         self.coordinator.announce()
         if stepwise:
             await self._complete_stepwise([calls[batch] for batch in sorted(stepwise)])
@@ -427,7 +472,7 @@ class Consuming(Producing):
                 await self.conclude(connection, changes)
             return verdicts, changes
 
-        verdicts, changes = await self.database.transaction(body)
+        verdicts, changes = await self.commit(body)
         for call, verdict in zip(calls, verdicts, strict=True):
             if isinstance(verdict, Exception):
                 call.answer.fail(verdict)
@@ -461,7 +506,7 @@ class Consuming(Producing):
                     remove=failure.remove,
                 )
                 changes.fail(record, outcome, failure.error, record.dlq)
-            elif (
+            elif (record is not None and failure.token and _retired(record, failure.token)) or (
                 record is not None
                 and record.job.location == Location.READY
                 and record.job.attempts > 0
@@ -555,10 +600,15 @@ class Consuming(Producing):
                 ),
             )
 
-        await self.database.transaction(body)
+        await self.commit(body)
 
     def progress_of(self, id: str) -> Answer[Progress]:
         return self.job(id).map(_progress_of_view)
+
+
+def _retired(record: Record, token: str) -> bool:
+    """Whether the broker itself ended the delivery that the token belongs to."""
+    return bool(record.flags & RETIRED) and record.token == to_key(token)
 
 
 def _ids_of(items: Sequence[Ack] | Sequence[Failure]) -> list[str]:

@@ -43,7 +43,7 @@ class Controlling(BrokerBase):
         return self.command(self._set_paused, queue, False)
 
     async def _set_paused(self, queue: str, paused: bool) -> None:
-        await self.run(self.queries.set_paused, (Int4(self.ns), queue, paused))
+        await self.change(self.queries.set_paused, (Int4(self.ns), queue, paused))
         if not paused:
             self.wake(queue, 1_000_000)
         self.coordinator.announce()
@@ -189,7 +189,7 @@ class Controlling(BrokerBase):
             row = await cursor.fetchone()
             return row is not None and row[0] > 0
 
-        return await self.database.transaction(body)
+        return await self.commit(body)
 
     # -- single jobs --------------------------------------------------------------------------------------------------
 
@@ -304,7 +304,7 @@ class Controlling(BrokerBase):
             await changes.write(connection, self.queries, self.ns)
             return changes
 
-        self.written(await self.database.transaction(body))
+        self.written(await self.commit(body))
 
     def update_data(self, id: str, data: bytes) -> Answer[None]:
         return self.command(self._update_data, id, data)
@@ -319,7 +319,7 @@ class Controlling(BrokerBase):
                 raise NotFound("Job not found or cannot be updated")
             await connection.execute(self.queries.set_data, (Int4(self.ns), key, kept_topology(record.job.data, data)))
 
-        await self.database.transaction(body)
+        await self.commit(body)
 
 
 def _promote(record: Record, now: int) -> transitions.Outcome | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, get_args
+from typing import Any, Final, get_args
 
 from psycopg.types.numeric import Int4, Int8
 
@@ -26,7 +26,11 @@ from bunqueue_postgres.records import (
     read_dlq_config,
     read_stall_config,
 )
+from bunqueue_postgres.settings import MAX_DURATION_MS
 from bunqueue_postgres.verbs.base import STEP_ROWS, BrokerBase
+
+#: A silent job is stalled only after two looks, this many ms apart, so that one late heartbeat costs nothing.
+STALL_CONFIRM_MS: Final = 5_000
 
 
 class DeadLettering(BrokerBase):
@@ -116,7 +120,7 @@ class DeadLettering(BrokerBase):
                 await changes.write(connection, self.queries, self.ns)
             return erased
 
-        return await self.database.transaction(body)
+        return await self.commit(body)
 
     def dlq_config(self, queue: str) -> Answer[DlqConfig]:
         return self.read_queue(self.queries.queue, queue).map(
@@ -143,6 +147,7 @@ class DeadLettering(BrokerBase):
                     queue,
                     None if stall is None else pack_stall_config(stall),
                     None if dlq is None else pack_dlq_config(dlq),
+                    None if stall is None else Int8(silence_ms(stall)),
                 ),
             )
             if dlq is not None:
@@ -204,7 +209,7 @@ class DeadLettering(BrokerBase):
                 await changes.write(connection, self.queries, self.ns)
             return len(records), changes
 
-        handled, changes = await self.database.transaction(body)
+        handled, changes = await self.commit(body)
         self.written(changes)
         return handled
 
@@ -214,6 +219,13 @@ class DeadLettering(BrokerBase):
         for (dlq,) in rows:
             bound = read_dlq_config(dlq).max_entries
             await self.database.run(self.queries.dead_surplus, (Int4(queue_id), Int8(bound)))
+
+
+def silence_ms(stall: StallConfig) -> int:
+    """How long a job without an owner may be silent under a queue's policy, ms: two looks, :data:`STALL_CONFIRM_MS` apart."""
+    if not stall.enabled:
+        return MAX_DURATION_MS
+    return max(stall.stall_interval_ms, stall.grace_period_ms) + STALL_CONFIRM_MS
 
 
 def _retriable(entry: DlqEntry, config: DlqConfig, now: int) -> bool:

@@ -96,7 +96,7 @@ class Flowing(Producing):
             await self.conclude(connection, changes)
             return changes
 
-        self.written(await self.database.transaction(body))
+        self.written(await self.commit(body))
 
     async def _add_child(self, connection: Connection, changes: Changes, parent: Record, child: Record) -> None:
         """Let a parent wait for a child that is there, unless that has completed."""
@@ -147,7 +147,7 @@ class Flowing(Producing):
             await self.conclude(connection, changes)
             return True, changes
 
-        removed, changes = await self.database.transaction(body)
+        removed, changes = await self.commit(body)
         self.written(changes)
         return removed
 
@@ -203,7 +203,7 @@ class Flowing(Producing):
             await self.conclude(connection, changes)
             return changes
 
-        self.written(await self.database.transaction(body))
+        self.written(await self.commit(body))
 
     # -- what children left -------------------------------------------------------------------------------------------
 
@@ -218,9 +218,12 @@ class Flowing(Producing):
         children = self.reader.record(rows[0][:-1]).job.children_ids
         found = await self.run(self.queries.child_results, (ns, arrays.texts([to_key(child) for child in children])))
         results = {key: (queue, result) for key, queue, result in found if result is not None}
-        return {
-            f"{results[key][0]}:{child}": results[key][1] for child in children if (key := to_key(child)) in results
-        }
+        values: dict[str, bytes] = {}
+        for child in children:
+            queue, result = results.get(to_key(child), (None, None))
+            if result is not None:
+                values[child if queue is None else f"{queue}:{child}"] = result
+        return values
 
     def children_failures(self, id: str, mode: str) -> Answer[dict[str, str]]:
         return self.command(self._children_failures, id, mode)

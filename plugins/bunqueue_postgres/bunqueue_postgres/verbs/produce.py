@@ -110,7 +110,7 @@ class Producing(BrokerBase):
             columns = Columns()
             for call in calls:
                 columns.extend(call.input.columns)
-        await self.database.run(self.queries.push, columns.parameters(Int4(self.ns)))
+        await self.change(self.queries.push, columns.parameters(Int4(self.ns)))
         self.totals["pushed"] += len(columns.keys)
         for call in calls:
             self._announce_push(call.input)
@@ -126,8 +126,16 @@ class Producing(BrokerBase):
                 if key not in first:
                     first.add(key)
                     columns.take(call.input.columns, position)
-        rows = await self.database.run(self.queries.push_named, columns.parameters(Int4(self.ns)))
-        created = {key for (key,) in rows}
+        rows = await self.change(self.queries.push_named, columns.parameters(Int4(self.ns)))
+        if any(blocked for _, blocked in rows):
+            # Nothing was admitted: one by one, to say which, and to admit the others.
+            for call in calls:
+                try:
+                    await self._flush_special_pushes([call])
+                except Exception as error:
+                    call.answer.fail(error)
+            return
+        created = {key for key, _ in rows}
         self.totals["pushed"] += len(created)
         for call in calls:
             outcomes: list[Any] = []
@@ -159,11 +167,11 @@ class Producing(BrokerBase):
         """Run an admitting transaction, anew while others admit the same ids at the same moment."""
         for _ in range(ADMISSION_TRIES - 1):
             try:
-                return await self.database.transaction(body)
+                return await self.commit(body)
             except OvertakenError:
                 continue
         try:
-            return await self.database.transaction(body)
+            return await self.commit(body)
         except OvertakenError:
             raise BackendBusy("others admit the same jobs at the same time") from None
 
@@ -224,8 +232,10 @@ class Producing(BrokerBase):
                 (arrays.int4s([queue for queue, _ in wanted]), arrays.texts([group for _, group in wanted])),
             )
             sizes = {(queue, group): size for queue, group, size in await cursor.fetchall()}
+        await cursor.execute(self.queries.waited_for, (Int4(self.ns), arrays.texts(sorted(ids))))
         return Facts(
             now=rows[0][1],
+            awaited=frozenset(key for (key,) in await cursor.fetchall()),
             records=records,
             proofs=frozenset(id for id, _ in rows if id is not None),
             owners={name: KeyOwner(owner, expires_at) for name, (owner, expires_at) in owners.items()},
@@ -248,7 +258,7 @@ class Producing(BrokerBase):
         if plan.jobs:
             columns = planner.columns(self.codec)
             await cursor.execute(self.queries.push_named, columns.parameters(Int4(self.ns)))
-            if len(await cursor.fetchall()) < len(plan.jobs):
+            if sum(not blocked for _, blocked in await cursor.fetchall()) < len(plan.jobs):
                 raise OvertakenError
             self.totals["pushed"] += len(plan.jobs)
         if plan.edges:

@@ -17,7 +17,8 @@ WITH clock AS MATERIALIZED (
         j.status = 3 AND j.lease_until > clock.now AND CASE WHEN j.lease_owner IS NULL THEN i.token IS DISTINCT FROM j.lease_token OR i.token IS NULL
             ELSE coalesce(i.token = j.lease_token, false) END AS valid,
         j.flags & ~$7::int2 = 0 AS plain,
-        j.lease_owner IS NULL AS free
+        j.lease_owner IS NULL AS free,
+        j.status <> 3 AND j.flags & 128 <> 0 AND coalesce(i.token = j.lease_token, false) AS retired
     FROM input i CROSS JOIN clock JOIN bunqueue.jobs j ON j.ns = $1::int4 AND j.id = i.id
     ORDER BY i.id
     FOR UPDATE OF j
@@ -46,6 +47,6 @@ WITH clock AS MATERIALIZED (
     FROM done d CROSS JOIN clock
     GROUP BY clock.now, d.queue_id
 )
-SELECT i.n, t.status, t.valid, t.plain, t.free
+SELECT i.n, t.status, t.valid, t.plain, t.free, t.retired
 FROM input i LEFT JOIN target t ON t.n = i.n
 WHERE NOT EXISTS (SELECT FROM done d WHERE d.n = i.n)

@@ -1,7 +1,8 @@
 -- Claims due, ungrouped jobs of one queue for any number of waiting pulls: $8 rows at most, the n-th for the n-th slot.
 --
 -- Answers at least one row: the queue's controls beside the claimed jobs, or beside nulls. A queue that is paused or limited, or a
--- broker whose session is no longer the registered one, claims nothing here.
+-- broker whose session is no longer the registered one, claims nothing here. $12: the caller has locked the queue's row and sees
+-- to its limits itself. A job without an owner is leased for as long as it may be silent.
 -- Locks: the claimed rows, in claim order, passing by rows that others hold.
 -- Order: priority descending; in a level LIFO jobs by id descending, then the others by run_at, id.
 -- Index: jobs_lifo and jobs_fifo, one range a level. $5..$7 are low-water marks of levels: the caller knows that nothing claimable
@@ -10,7 +11,7 @@ WITH clock AS MATERIALIZED (
     SELECT bunqueue.now_ms() AS now
 ), queue AS MATERIALIZED (
     SELECT
-        q.paused, q.limited, q.features, q.priorities,
+        q.paused, q.limited AND NOT $12::bool AS limited, q.features, q.priorities, q.stall_after,
         EXISTS (SELECT FROM bunqueue.brokers b WHERE b.ns = $1::int4 AND b.broker_id = $3::text AND b.session = $4::uuid) AS alive
     FROM bunqueue.queues q
     WHERE q.id = $2::int4
@@ -54,15 +55,20 @@ WITH clock AS MATERIALIZED (
     SET status = 3,
         started_at = clock.now,
         heartbeat_at = NULL,
-        lease_until = clock.now + greatest(1, least(slot.ttl, j.stall_timeout, j.timeout)),
-        lease_ttl = slot.ttl,
+        lease_until = clock.now + greatest(1, least(
+            CASE WHEN slot.owner IS NOT NULL THEN least(slot.ttl, j.stall_timeout)
+                ELSE coalesce(j.stall_timeout + 5000, queue.stall_after, slot.ttl) END,
+            j.timeout
+        )),
+        lease_ttl = CASE WHEN slot.owner IS NOT NULL THEN slot.ttl
+            ELSE coalesce(j.stall_timeout + 5000, queue.stall_after, slot.ttl) END,
         lease_renewals = 0,
         lease_session = $4::uuid,
         lease_token = coalesce(slot.token, j.lease_token),
         lease_owner = slot.owner
     FROM candidates c
         JOIN unnest($9::text[], $10::text[], $11::int8[]) WITH ORDINALITY AS slot (token, owner, ttl, n) ON slot.n = c.n
-        CROSS JOIN clock
+        CROSS JOIN clock CROSS JOIN queue
     WHERE j.ctid = c.place
     RETURNING
         c.n, j.id, j.name, j.data, j.options, j.extra, j.past, j.progress, j.priority, j.created_at, j.run_at, j.admitted_at,

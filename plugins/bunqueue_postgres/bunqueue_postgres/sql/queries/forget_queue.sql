@@ -13,5 +13,6 @@ WITH keys AS (
 )
 UPDATE bunqueue.queues
 SET listed = false, paused = false, limited = false, features = 0, priorities = '{}', rate_limit = NULL, rate_duration = NULL,
-    rate_expires_at = NULL, rate_window_at = NULL, rate_count = 0, concurrency_limit = NULL, stall_config = NULL, dlq_config = NULL
+    rate_expires_at = NULL, rate_tokens = NULL, rate_at = NULL, concurrency_limit = NULL, stall_config = NULL, stall_after = NULL,
+    dlq_config = NULL
 WHERE id = $1::int4

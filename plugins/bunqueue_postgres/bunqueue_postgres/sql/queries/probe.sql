@@ -4,7 +4,7 @@ SELECT q.id, q.name
 FROM unnest($2::text[], $3::int8[]) AS waited (name, mark)
     JOIN bunqueue.queues q ON q.ns = $1::int4 AND q.name = waited.name
     CROSS JOIN (SELECT bunqueue.now_ms() AS now) clock
-WHERE NOT q.paused AND EXISTS (
+WHERE NOT q.paused AND (EXISTS (
     SELECT
     FROM unnest(q.priorities) AS level (priority)
     WHERE EXISTS (
@@ -16,4 +16,7 @@ WHERE NOT q.paused AND EXISTS (
         WHERE j.queue_id = q.id AND j.priority = level.priority AND j.status = 0 AND j.group_id IS NULL AND j.lifo
             AND j.run_at <= clock.now
     )
-)
+) OR (q.features & 2 <> 0 AND EXISTS (
+    SELECT FROM bunqueue.jobs j
+    WHERE j.queue_id = q.id AND j.group_id IS NOT NULL AND j.status = 0 AND j.run_at <= clock.now
+)))

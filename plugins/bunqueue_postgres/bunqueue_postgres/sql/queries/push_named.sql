@@ -1,7 +1,8 @@
 -- Admits jobs of which some have custom ids, whose earlier generation may exist. As push.sql, and beyond it:
 --
 -- A live generation stays as it is; an ended one is recycled in place, its result, history and completion proof go, and jobs that
--- still wait for others count it as incomplete again. Answers the ids that were admitted. The caller gives each id once.
+-- still wait for others count it as incomplete again. Answers the ids that were admitted (false), or those whose ended generation live jobs need (true): then nothing was admitted. The caller gives each
+-- id once.
 -- Locks: also the rows of the ids that exist, by id, so that brokers which push the same ids wait for each other in one order.
 -- Index: primary key.
 WITH clock AS MATERIALIZED (
@@ -15,6 +16,12 @@ WITH clock AS MATERIALIZED (
         id, queue_id, name, data, options, extra, priority, created_at, delay,
         flags, lifo, ttl, timeout, stall_timeout, unique_key, parent_id, group_id, gated
     )
+), blocked AS MATERIALIZED (
+    -- Ended generations that live jobs still need must not go.
+    SELECT DISTINCT e.dependency_id AS id
+    FROM input i JOIN bunqueue.edges e ON e.ns = $1::int4 AND e.dependency_id = i.id
+    WHERE EXISTS (SELECT FROM bunqueue.proofs p WHERE p.ns = $1::int4 AND p.id = i.id)
+        OR EXISTS (SELECT FROM bunqueue.jobs j WHERE j.ns = $1::int4 AND j.id = i.id AND j.status IN (4, 5))
 ), inserted AS (
     INSERT INTO bunqueue.jobs (
         ns, id, queue_id, name, data, options, extra, priority, created_at, run_at, admitted_at, status, admitted_as, flags,
@@ -27,6 +34,7 @@ WITH clock AS MATERIALIZED (
         i.lifo, t.created_at + i.ttl, i.timeout, i.stall_timeout, i.unique_key, i.parent_id, i.group_id,
         CASE WHEN i.group_id IS NOT NULL THEN nextval('bunqueue.group_order') END
     FROM input i CROSS JOIN clock CROSS JOIN LATERAL (SELECT coalesce(i.created_at, clock.now) AS created_at) t
+    WHERE NOT EXISTS (SELECT FROM blocked)
     ORDER BY i.id
     ON CONFLICT (ns, id) DO UPDATE SET
         queue_id = excluded.queue_id, name = excluded.name, data = excluded.data, options = excluded.options,
@@ -59,9 +67,11 @@ WITH clock AS MATERIALIZED (
     DELETE FROM bunqueue.proofs p USING inserted i WHERE p.ns = $1::int4 AND p.id = i.id
 ), reopened AS (
     UPDATE bunqueue.edges e SET met = false FROM inserted i WHERE e.ns = $1::int4 AND e.dependency_id = i.id AND e.met
+), unlogged AS (
+    DELETE FROM bunqueue.logs l USING inserted i WHERE l.ns = $1::int4 AND l.id = i.id
 ), journal AS (
     INSERT INTO bunqueue.events (at, ns, queue_id, size, type, ids)
     SELECT clock.now, $1::int4, n.queue_id, cardinality(n.ids), 'pushed', n.ids
     FROM news n CROSS JOIN clock
 )
-SELECT id FROM inserted
+SELECT id, false FROM inserted UNION ALL SELECT id, true FROM blocked
