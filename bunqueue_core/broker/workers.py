@@ -5,9 +5,9 @@ In memory: workers register anew with every connection. Pure data under a clock 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from bunqueue_core.model.ports import uuid7, wall_clock_ms
 
@@ -19,6 +19,10 @@ TIMEOUTS_UNTIL_REMOVAL: Final = 3
 
 #: Registered workers at most; it bounds memory when workers are registered and never seen again.
 MAX_WORKERS: Final = 100_000
+
+
+#: Numbers of failures at which a worker is told to fail.
+TOLD_FAILURES: Final = (5, 10, 25, 50, 100)
 
 
 @dataclass(slots=True)
@@ -60,11 +64,13 @@ class WorkerRegistry:
         timeout_ms: silence after which a worker is stale.
         now: epoch ms.
         new_id: an id for a worker that names none.
+        tell: takes what happens to workers, a name such as ``worker:connected`` and its fields; None while nobody watches.
     """
 
     timeout_ms: int = DEFAULT_TIMEOUT_MS
     now: Callable[[], int] = wall_clock_ms
     new_id: Callable[[], str] = uuid7
+    tell: Callable[[str, Mapping[str, Any]], None] | None = None
     _workers: dict[str, WorkerRecord] = field(default_factory=dict)
     _by_session: dict[str, set[str]] = field(default_factory=dict)
     _past_processed: int = 0
@@ -101,6 +107,7 @@ class WorkerRegistry:
             worker.last_seen = now
             worker.hostname = hostname or worker.hostname
             worker.pid = pid or worker.pid
+            self._tell_connected(worker)
             return worker
         if len(self._workers) >= MAX_WORKERS:
             self._remove(min(self._workers.values(), key=lambda known: known.last_seen))
@@ -118,7 +125,13 @@ class WorkerRegistry:
         self._workers[worker.id] = worker
         if session is not None:
             self._by_session.setdefault(session, set()).add(worker.id)
+        self._tell_connected(worker)
         return worker
+
+    def _tell_connected(self, worker: WorkerRecord) -> None:
+        if self.tell is not None:
+            fields = {"workerId": worker.id, "name": worker.name, "queues": list(worker.queues)}
+            self.tell("worker:connected", {**fields, "hostname": worker.hostname, "pid": worker.pid})
 
     def heartbeat(
         self, id: str, *, active_jobs: int | None = None, processed: int | None = None, failed: int | None = None
@@ -128,12 +141,19 @@ class WorkerRegistry:
         if worker is None:
             return False
         worker.last_seen = self.now()
+        busy, failures = worker.active_jobs > 0, worker.failed_jobs
         if active_jobs is not None:
             worker.active_jobs = active_jobs
         if processed is not None:
             worker.processed_jobs = processed
         if failed is not None:
             worker.failed_jobs = failed
+        if self.tell is not None:
+            self.tell("worker:heartbeat", {"workerId": id})
+            if busy and worker.active_jobs == 0:
+                self.tell("worker:idle", {"workerId": id, "processedJobs": worker.processed_jobs})
+            if any(failures < mark <= worker.failed_jobs for mark in TOLD_FAILURES):
+                self.tell("worker:error", _failing(worker))
         return True
 
     def unregister(self, id: str) -> bool:
@@ -142,6 +162,8 @@ class WorkerRegistry:
         if worker is None:
             return False
         self._remove(worker)
+        if self.tell is not None:
+            self.tell("worker:disconnected", {"workerId": id})
         return True
 
     def remove_session(self, session: str) -> int:
@@ -150,7 +172,10 @@ class WorkerRegistry:
         if not ids:
             return 0
         for id in ids:
-            self._remove(self._workers[id])
+            worker = self._workers[id]
+            self._remove(worker)
+            if self.tell is not None:
+                self.tell("worker:disconnected", {"workerId": id, "name": worker.name, "clientId": session})
         return len(ids)
 
     def sweep(self) -> int:
@@ -159,6 +184,8 @@ class WorkerRegistry:
         silent = [worker for worker in self._workers.values() if worker.last_seen < limit]
         for worker in silent:
             self._remove(worker)
+            if self.tell is not None:
+                self.tell("worker:removed-stale", {"workerId": worker.id, "name": worker.name})
         return len(silent)
 
     def status(self, worker: WorkerRecord) -> Literal["active", "stale"]:
@@ -195,3 +222,14 @@ class WorkerRegistry:
                 mine.discard(worker.id)
                 if not mine:
                     del self._by_session[worker.session]
+
+
+def _failing(worker: WorkerRecord) -> dict[str, Any]:
+    done = worker.processed_jobs + worker.failed_jobs
+    return {
+        "workerId": worker.id,
+        "name": worker.name,
+        "failedJobs": worker.failed_jobs,
+        "processedJobs": worker.processed_jobs,
+        "failureRate": round(worker.failed_jobs / done, 2) if done else 0,
+    }

@@ -20,6 +20,7 @@ from bunqueue_core.commands import (
     schedules,
     webhooks,
 )
+from bunqueue_core.commands.announcing import announcing
 from bunqueue_core.commands.session import Services, Session
 from bunqueue_core.commands.table import Command, Field, Members, Reply, collect
 
@@ -41,6 +42,6 @@ FAMILIES: Final = (
 )
 
 #: Every command by its exact name on the wire.
-COMMANDS: Final[Mapping[str, Command]] = collect(FAMILIES)
+COMMANDS: Final[Mapping[str, Command]] = announcing(collect(FAMILIES))
 
 __all__ = ["COMMANDS", "FAMILIES", "Command", "Field", "Members", "Reply", "Services", "Session"]

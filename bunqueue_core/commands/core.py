@@ -32,6 +32,7 @@ def hello(session: Session) -> Reply:
 def auth(session: Session, token: Value = ABSENT) -> Reply:
     """Authenticate the connection for its lifetime. A server without tokens refuses every token, and needs none."""
     if not session.services.accepts(token):
+        session.services.tell("auth:failed", clientId=session.id)
         raise AuthenticationError("Invalid token")
     session.authenticated = True
     return None

@@ -50,6 +50,8 @@ def push_batch(session: Session, queue: QueueName, jobs: Annotated[list[Any], Li
     if not specs:
         return {"ids": []}
     answer = timed(session, "push", session.broker.push(queue, specs), started)
+    if session.services.announce is not None and len(specs) > 1:
+        answer.add_callback(lambda pushed: _announce_batch(session, queue, pushed))
     named = any(spec.options.dedup_scope is not None for spec in specs)
     return _indexed(answer).map(_batch_with_outcomes if named else _batch)
 
@@ -63,6 +65,15 @@ def push_flow(session: Session, jobs: Annotated[Any, AnyCheck()] = None) -> Repl
         return {"data": {"jobs": []}}
     answer = timed(session, "push", session.broker.push_flow(flow), started)
     return then(answer, lambda admitted: {"data": {"jobs": admitted}})
+
+
+def _announce_batch(session: Session, queue: str, answer: Answer[Pushed]) -> None:
+    if answer.error is None:
+        outcomes = answer.value.outcomes
+        found = outcomes.count("found")
+        inserted = len(outcomes) - found
+        if inserted:
+            session.services.tell("batch:pushed", queue=queue, total=len(outcomes), inserted=inserted, duplicates=found)
 
 
 def _unless_a_dependency_is_missing(session: Session, error: LateValidationError) -> Reply:

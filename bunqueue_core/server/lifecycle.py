@@ -233,7 +233,7 @@ class Server:
             ConnectionLimits(unsent_bytes=limits.tcp_max_write_queue_bytes, stall_ms=limits.tcp_idle_timeout_ms),
             limiter,
         )
-        streams = self._streams = Streams(services)
+        streams = self._streams = Streams(services, monitoring=settings.monitoring)
         app = HttpApp(
             services,
             HttpOptions(

@@ -11,6 +11,7 @@ left. Ids count everything that is told, from 1 at the server's start.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -23,10 +24,12 @@ from starlette.types import Message, Receive, Scope, Send
 from bunqueue_core.commands.dashboards import collections, memory_mib, ready_waiting, uptime_ms
 from bunqueue_core.commands.monitoring import storage_health
 from bunqueue_core.commands.session import Services, Session
+from bunqueue_core.config.settings import MonitoringSettings
 from bunqueue_core.events.encoding import event_document, to_json
 from bunqueue_core.model.errors import BunqueueError, CapabilityError
 from bunqueue_core.model.requests import Event, QueueSummary
 from bunqueue_core.server.http.catalogue import public_name
+from bunqueue_core.server.http.monitor import Monitor
 
 Transport = Literal["sse", "ws"]
 
@@ -154,11 +157,15 @@ class Streams:
     Args:
         services: what is watched.
         limits: see :class:`StreamLimits`.
+        monitoring: thresholds of warnings.
     """
 
-    def __init__(self, services: Services, limits: StreamLimits | None = None) -> None:
+    def __init__(
+        self, services: Services, limits: StreamLimits | None = None, monitoring: MonitoringSettings | None = None
+    ) -> None:
         self.services = services
         self.limits = limits or StreamLimits()
+        self._monitoring = monitoring or MonitoringSettings()
         self._session = Session(services, None, authenticated=True)
         self._clients: dict[Transport, dict[Client, None]] = {"sse": {}, "ws": {}}
         self._last_id = 0
@@ -232,12 +239,12 @@ class Streams:
         except CapabilityError:
             self._stops.append(lambda: None)  # the driver tells no events: announcements are left
         self._stops.append(broker.subscribe_dashboard(self.announce))
-        self.services.announce = self.announce
+        self.services.announce = self.services.workers.tell = self.announce
         self._begin(self._tick())
 
     def _unwatch(self) -> None:
         self._leaving = None
-        self.services.announce = None
+        self.services.announce = self.services.workers.tell = None
         for stop in self._stops:
             stop()
         self._stops.clear()
@@ -331,6 +338,7 @@ class Streams:
 
     async def _tick(self) -> None:
         tick = 0
+        monitor = Monitor(self.services, self._monitoring, self._announce)
         while True:
             await asyncio.sleep(self.limits.tick_s)
             tick += 1
@@ -338,6 +346,8 @@ class Streams:
                 await self._tell_statistics()
             if tick % 2 == 0:
                 self._tell_health()
+                with contextlib.suppress(BunqueueError):  # a storage that is away says so itself
+                    await monitor.check()
             if tick % 6 == 0:
                 self._tell_storage()
                 for clients in self._clients.values():

@@ -314,6 +314,7 @@ class Connection(asyncio.Protocol):
         req_id = request.get("reqId", ABSENT) if type(request) is dict else ABSENT
         limiter = self._owner.limiter
         if limiter is not None and not limiter.allow(session.id or ""):
+            self._owner.services.tell("ratelimit:hit", clientId=session.id)
             self._refuse("Rate limit exceeded", req_id if isinstance(req_id, str) else ABSENT)
             return
         if type(request) is not dict:

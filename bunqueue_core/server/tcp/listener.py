@@ -81,10 +81,12 @@ class TcpServer:
     def opened(self, connection: Connection) -> None:
         """See :class:`~bunqueue_core.server.tcp.connection.Owner`."""
         self.connections.add(connection)
+        self.services.tell("client:connected", clientId=connection.session.id, transport="tcp")
 
     def closed(self, connection: Connection) -> None:
         """See :class:`~bunqueue_core.server.tcp.connection.Owner`."""
         self.connections.discard(connection)
+        self.services.tell("client:disconnected", clientId=connection.session.id, transport="tcp")
         if not self.connections:
             self._empty.set()
 
