@@ -147,7 +147,7 @@ GAUGES = {
 }
 COUNTERS = {
     *(f"bunqueue_jobs_{name}" for name in ("pushed", "pulled", "completed", "failed")),
-    *("bunqueue_workers_processed", "bunqueue_workers_failed", "process_cpu_seconds", "bunqueue_connections_cut_off"),
+    *("bunqueue_workers_processed", "bunqueue_workers_failed", "process_cpu_seconds", "bunqueue_cut_off_connections"),
     *(f"bunqueue_backup_{name}" for name in ("attempts", "successes", "failures", "overlap_rejections")),
 }
 BY_QUEUE = {f"bunqueue_queue_jobs_{state}" for state in ("waiting", "prioritized", "delayed", "active", "dlq")}
@@ -198,7 +198,7 @@ class TestPrometheus:
         assert value("bunqueue_queue_metrics_exported") == 1
         assert value("bunqueue_queue_metrics_omitted") == 2
         assert value("bunqueue_connections", transport="tcp") == 3
-        cut_off = "bunqueue_connections_cut_off"
+        cut_off = "bunqueue_cut_off_connections"
         assert value(cut_off, f"{cut_off}_total", reason="unread answers") == 1
         assert value(cut_off, f"{cut_off}_total", reason="incomplete frame") == 0
         assert value("bunqueue_build_info", version="9.9.9", bun_version="none") == 1

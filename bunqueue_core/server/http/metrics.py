@@ -177,7 +177,7 @@ class _Snapshot(Collector):
 
     def _cut_offs(self) -> Iterator[Metric]:
         family = CounterMetricFamily(
-            "bunqueue_connections_cut_off", "Connections that the server ended, by reason", labels=["reason"]
+            "bunqueue_cut_off_connections", "Connections that the server ended, by reason", labels=["reason"]
         )
         for reason in CUT_OFF_REASONS:
             family.add_metric([reason], self._services.meters.cut_offs[reason])
