@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from bunqueue_core.server.tcp.framing import MAX_FRAME_BYTES
 
@@ -19,10 +19,17 @@ MAX_WAITING_BYTES: Final = 1024 * 1024
 #: After the client closed its side, answers under way may take this long before the connection is closed, seconds.
 HALF_CLOSED_GRACE_S: Final = 5.0
 
+#: Levels of lists and maps that a ``reqId`` may have: it is echoed as it came.
+MAX_REQ_ID_DEPTH: Final = 32
+
+#: What a request is told whose ``reqId`` cannot be echoed. It is not run, because no answer could name it.
+BAD_REQ_ID: Final = f"reqId must be well-formed Unicode and not be nested deeper than {MAX_REQ_ID_DEPTH} levels"
+
 #: Why the server ends a connection, as logs and metrics say it.
 INCOMPLETE_FRAME: Final = "incomplete frame"
 UNREAD_ANSWERS: Final = "unread answers"
-CUT_OFF_REASONS: Final = (INCOMPLETE_FRAME, UNREAD_ANSWERS)
+UNREAD_EVENTS: Final = "unread events"
+CUT_OFF_REASONS: Final = (INCOMPLETE_FRAME, UNREAD_ANSWERS, UNREAD_EVENTS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +53,32 @@ class ConnectionLimits:
     waiting_bytes: int = MAX_WAITING_BYTES
     unsent_bytes: int = 64 * 1024 * 1024
     stall_ms: int = 60_000
+
+
+def can_be_echoed(req_id: Any) -> bool:
+    """Whether an answer can carry ``req_id``.
+
+    Plain values always can; lists and maps within :data:`MAX_REQ_ID_DEPTH`, if every text in them can be encoded.
+    """
+    layer = [req_id]
+    for _ in range(MAX_REQ_ID_DEPTH + 1):
+        inner: list[Any] = []
+        for value in layer:
+            if isinstance(value, dict):
+                inner += value
+                inner += value.values()
+            elif isinstance(value, list):
+                inner += value
+        if not inner:
+            return True
+        for value in inner:
+            if isinstance(value, str) and not value.isascii():
+                try:
+                    value.encode()
+                except UnicodeEncodeError:
+                    return False
+        layer = inner
+    return False
 
 
 class RateLimiter:

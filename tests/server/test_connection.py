@@ -24,6 +24,14 @@ from bunqueue_core.server.tcp.requests import RequestDecoder
 from bunqueue_core.testing import SettableClock
 
 
+def nested(levels: int) -> Any:
+    """Lists in lists."""
+    value: Any = 1
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
 class Handle:
     def __init__(self, when: float, run: Callable[[], Any]) -> None:
         self.when, self.run, self.cancelled = when, run, False
@@ -207,6 +215,21 @@ class TestEnvelope:
     def test_the_request_id_comes_back_as_it_is(self, client: Client, req_id: Any) -> None:
         assert client.ask(cmd="Ping", reqId=req_id)["reqId"] == req_id
         assert client.ask(cmd="PULL", reqId=req_id)["reqId"] == req_id
+
+    @pytest.mark.parametrize("req_id", [nested(33), {"k": nested(32)}, ["x\udfff"], {"\ud800": 1}])
+    def test_a_request_id_that_no_answer_can_carry_is_refused_before_anything_runs(
+        self, client: Client, req_id: Any
+    ) -> None:
+        answer = client.ask(cmd="Pause", queue="q", reqId=req_id)
+        assert answer == {
+            "ok": False,
+            "error": "reqId must be well-formed Unicode and not be nested deeper than 32 levels",
+        }
+        assert client.broker.calls == []
+        assert "error" not in client.sink.text.lower()
+
+    def test_a_nested_request_id_comes_back(self, client: Client) -> None:
+        assert client.ask(cmd="Ping", reqId=nested(32))["reqId"] == nested(32)
 
     def test_no_request_id_no_answer_id(self, client: Client) -> None:
         assert "reqId" not in client.ask(cmd="Ping")

@@ -27,6 +27,7 @@ from bunqueue_core.model.errors import CommandError
 from bunqueue_core.model.requests import Event
 from bunqueue_core.model.wire import WireEncoder
 from bunqueue_core.server.limits import (
+    BAD_REQ_ID,
     HALF_CLOSED_GRACE_S,
     INCOMPLETE_FRAME,
     UNREAD_ANSWERS,
@@ -319,6 +320,9 @@ class Connection(asyncio.Protocol):
             return
         if type(request) is not dict:
             self._refuse("Invalid command format" if _is_nothing(request) else "Invalid command", ABSENT)
+            return
+        if type(req_id) is not str and not can_be_echoed(req_id):
+            self._refuse(BAD_REQ_ID, ABSENT)
             return
         name = request.get("cmd")
         command = self._owner.commands.get(name) if type(name) is str else None
