@@ -156,6 +156,10 @@ class Answer(Generic[T]):
         self.add_callback(follow)
         return mapped
 
+    def on_cancel(self, hook: Callable[[Answer[T]], None]) -> None:
+        """Have ``hook(answer)`` called when nobody will take the value; it takes the place of an earlier hook."""
+        self._on_cancel = hook
+
     def cancel(self) -> None:
         """Say that nobody will take the value.
 

@@ -88,10 +88,33 @@ class _Committed:
             self.answer.fail(error)
 
 
+class Claim:
+    """Jobs that a pull has claimed: handed over with the commit, given back if nobody takes them or the commit does not come."""
+
+    __slots__ = ("_answer", "_deliveries", "_frame")
+
+    def __init__(self, frame: LocalFrame, answer: Answer[list[Delivery]], deliveries: list[Delivery]) -> None:
+        self._frame = frame
+        self._answer = answer
+        self._deliveries = deliveries
+        answer.on_cancel(self._cancelled)
+
+    def settle_commit(self, error: BaseException | None) -> None:
+        if error is None:
+            self._answer.settle(self._deliveries)
+        elif self._answer.fail(error):
+            self._frame.give_back(self._deliveries)
+
+    def _cancelled(self, answer: Answer[list[Delivery]]) -> None:
+        if answer.error is None:
+            answer.settle([])
+            self._frame.give_back(self._deliveries)
+
+
 class ParkedPull:
     """A pull that waits for something to claim."""
 
-    __slots__ = ("answer", "deadline", "deliveries", "request", "retry_at")
+    __slots__ = ("answer", "deadline", "request", "retry_at")
 
     def __init__(
         self, request: PullRequest, answer: Answer[list[Delivery]], deadline: int, retry_at: int | None
@@ -100,7 +123,6 @@ class ParkedPull:
         self.answer = answer
         self.deadline = deadline  #: epoch ms
         self.retry_at = retry_at  #: when something may become claimable by itself, epoch ms
-        self.deliveries: list[Delivery] | None = None
 
     @property
     def wake_at(self) -> int:
@@ -173,7 +195,6 @@ class LocalFrame(Broker):
         self._host: Host = {"server": LoopHost, "embedded": ThreadHost, "manual": ManualHost}[role]()
         self._state: Literal["new", "open", "draining", "closed"] = "new"
         self._parked: dict[str, dict[ParkedPull, None]] = {}
-        self._parked_answers: dict[int, ParkedPull] = {}
         self._waits: dict[str, list[Wait]] = {}
         self._wakes: list[tuple[int, int, ParkedPull | Wait]] = []
         self._sequence = 0
@@ -398,6 +419,10 @@ class LocalFrame(Broker):
         """End of a verb, under the lock: an answer with ``value``, after the commit if ``durable`` and there is a journal."""
         buffer = self._buffer
         engine = self._engine
+        if durable and buffer is not None:
+            answer: Answer[T] = Answer(self)
+            self._wait_for_commit(_Committed(answer, value), now)
+            return answer
         if engine.woken:
             self._serve(now)
         if engine.finished_waits:
@@ -407,19 +432,6 @@ class LocalFrame(Broker):
                 self._deliver_now()
             self._arm()
             return Answer.of(value)
-        if durable:
-            answer: Answer[T] = Answer(self)
-            buffer.add_waiter(_Committed(answer, value), now)
-            if engine.events:
-                self._hold_events()
-            if self._in_loop:
-                self._host.soon()
-            else:
-                # Whoever waits for it commits; the thread sees to answers that nobody waits for.
-                self._host.at(now + FLUSH_INTERVAL_MS)
-            if self._wakes or engine.timers.next() is not None:
-                self._arm()
-            return answer
         if engine.events:
             self._pass_on_events(buffer)
         if self._flush_at is None and engine.marks.pending:
@@ -431,6 +443,25 @@ class LocalFrame(Broker):
         if self._wakes:
             self._arm()
         return Answer.of(value)
+
+    def _wait_for_commit(self, waiter: Waiter, now: int) -> None:
+        """End of a verb, under the lock, whose ``waiter`` is settled by the commit that holds what it changed."""
+        buffer, engine = self._buffer, self._engine
+        assert buffer is not None
+        if engine.woken:
+            self._serve(now)
+        if engine.finished_waits:
+            self._end_waits(now)
+        buffer.add_waiter(waiter, now)
+        if engine.events:
+            self._hold_events()
+        if self._in_loop:
+            self._host.soon()
+        else:
+            # Whoever waits for it commits; the thread sees to answers that nobody waits for.
+            self._host.at(now + FLUSH_INTERVAL_MS)
+        if self._wakes or engine.timers.next() is not None:
+            self._arm()
 
     def _pass_on_events(self, buffer: WriteBuffer | None) -> None:
         """Events of what need not be committed first leave at once, unless others that came before still wait."""
@@ -621,18 +652,27 @@ class LocalFrame(Broker):
 
     def _claimed(self, parked: ParkedPull, deliveries: list[Delivery], now: int) -> None:
         self._unpark(parked)
-        parked.deliveries = deliveries
+        claim = Claim(self, parked.answer, deliveries)
         if self._buffer is None:
-            parked.answer.settle(deliveries)
+            claim.settle_commit(None)
             return
-        self._buffer.add_waiter(_Committed(parked.answer, deliveries), now)
+        self._buffer.add_waiter(claim, now)
         driver = self._driving.get(id(parked.answer))
         if driver is not None:
             driver.set()  # the thread that waits for it commits
         self._host.soon()
 
-    def _forget_parked(self, answer: Answer[list[Delivery]]) -> None:
-        self._parked_answers.pop(id(answer), None)
+    def give_back(self, deliveries: Sequence[Delivery]) -> None:
+        """Put jobs back that nobody took: nothing is charged, and whoever waits for jobs gets them."""
+        with self._lock:
+            if self._state in ("new", "closed"):
+                return
+            now = self._now()
+            for job, token in deliveries:
+                current = self._engine.jobs.get(job.id)
+                if current is not None:
+                    self._engine.give_back(current, token, now)
+            self._answer(None, now, durable=True)
 
     def _unpark(self, parked: ParkedPull) -> None:
         name = parked.request.queue

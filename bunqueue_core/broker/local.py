@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from bunqueue_core.answer import Answer
-from bunqueue_core.broker.frame import LocalFrame, ParkedPull, Wait
+from bunqueue_core.broker.frame import Claim, LocalFrame, ParkedPull, Wait
 from bunqueue_core.model.errors import BrokerClosed, CommandError, NotFound
 from bunqueue_core.model.job import Job, JobSpec, JobState, failed_reason
 from bunqueue_core.model.requests import (
@@ -99,13 +99,12 @@ class LocalBroker(LocalFrame):
             if self._state == "open":
                 deliveries, retry_at = self._engine.pull(request, now)
             if deliveries:
-                answer = self._answer(deliveries, now, durable=True)
-                answer._on_cancel = self._cancel_pull
-                return answer
+                return self._hand_over(deliveries, now)
             if request.wait_ms <= 0:
                 return self._answer(deliveries, now, durable=self._engine.marks.pending and self._buffer is not None)
-            answer = Answer(self, self._cancel_pull)
+            answer: Answer[list[Delivery]] = Answer(self)
             parked = ParkedPull(request, answer, now + request.wait_ms, retry_at)
+            answer.on_cancel(lambda _: self._stop_waiting(parked))
             queue = self._engine.queues.get(request.queue)
             waiting = self._parked.setdefault(request.queue, {})
             waiting[parked] = None
@@ -113,35 +112,27 @@ class LocalBroker(LocalFrame):
                 queue.waiters = len(waiting)
             else:
                 self._engine.awaited[request.queue] = len(waiting)
-            self._parked_answers[id(answer)] = parked
-            answer.add_callback(self._forget_parked)
             self._schedule(parked, parked.wake_at)
             self._arm()
             if self._engine.events:
                 self._pass_on_events(self._buffer)
             return answer
 
-    def _cancel_pull(self, answer: Answer[list[Delivery]]) -> None:
-        """Nobody takes what this pull claims: stop waiting, or give it back."""
+    def _hand_over(self, deliveries: list[Delivery], now: int) -> Answer[list[Delivery]]:
+        """Answer a pull with what it has claimed."""
+        answer: Answer[list[Delivery]] = Answer(self)
+        claim = Claim(self, answer, deliveries)
+        if self._buffer is None:
+            claim.settle_commit(None)
+            self._answer(None, now, durable=False)
+        else:
+            self._wait_for_commit(claim, now)
+        return answer
+
+    def _stop_waiting(self, parked: ParkedPull) -> None:
         with self._lock:
-            parked = self._parked_answers.get(id(answer))
-            deliveries: list[Delivery] | None
-            if parked is not None:
-                self._unpark(parked)
-                deliveries = parked.deliveries
-                if deliveries is None:
-                    answer.settle([])
-                    return
-            else:
-                deliveries = answer.value if answer.ready and answer.error is None else None
-            if not deliveries:
-                return
-            now = self._now()
-            for job, token in deliveries:
-                current = self._engine.jobs.get(job.id)
-                if current is not None:
-                    self._engine.give_back(current, token, now)
-            self._answer(None, now, durable=True)
+            self._unpark(parked)
+            parked.answer.settle([])
 
     def ack(self, acks: Sequence[Ack]) -> Answer[Acknowledged]:
         with self._lock:

@@ -194,6 +194,32 @@ def test_an_answer_that_waits_too_long_gets_an_error_and_its_change_stays(bench:
     assert bench.stored() == 1
 
 
+def test_jobs_whose_delivery_could_not_be_written_go_to_somebody_else(bench: Bench) -> None:
+    bench.push()
+    bench.run()
+    bench.journal.fail_commits = 1000
+    pulled = bench.broker.pull(PullRequest("q", owner="w"))
+    while not pulled.ready:
+        bench.run(1000)
+    with pytest.raises(StorageUnavailable):
+        pulled.result(0)
+    bench.journal.fail_commits = 0
+    bench.run(MAX_RETRY_MS)
+    (delivery,) = bench.broker.pull(PullRequest("q", owner="v")).result(1)
+    assert delivery.job.attempts == 0
+
+
+def test_a_pull_that_is_cancelled_while_its_commit_is_under_way_gives_its_jobs_back(bench: Bench) -> None:
+    bench.push()
+    bench.run()
+    pulled = bench.broker.pull(PullRequest("q", owner="w"))
+    assert not pulled.ready
+    pulled.cancel()
+    (delivery,) = bench.broker.pull(PullRequest("q", owner="v")).result(1)
+    assert delivery.job.attempts == 0
+    assert pulled.result(1) == []
+
+
 def test_adds_wait_for_their_commit_when_too_much_is_unwritten(bench: Bench) -> None:
     bench.journal.fail_commits = 1000
     bench.push(100)
