@@ -64,11 +64,26 @@ class Packer:
         return blob
 
 
-def _narrow(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {_narrow(k) if isinstance(k, int) else k: _narrow(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_narrow(item) for item in value]
+def _narrow(root: Any) -> Any:
+    """A copy of ``root`` with its wide integers as float64. Not recursive: payloads nest deeper than the stack allows."""
+    holder: list[Any] = [root]
+    pending: list[Any] = [holder]
+    while pending:
+        container = pending.pop()
+        for place, item in container.items() if type(container) is dict else enumerate(container):
+            if isinstance(item, dict):
+                copy: Any = {_narrow_integer(key): value for key, value in item.items()}
+            elif isinstance(item, list | tuple) and not isinstance(item, msgpack.ExtType):
+                copy = list(item)
+            else:
+                container[place] = _narrow_integer(item)
+                continue
+            container[place] = copy
+            pending.append(copy)
+    return holder[0]
+
+
+def _narrow_integer(value: Any) -> Any:
     if isinstance(value, int) and not isinstance(value, bool):
         if -(2**31) <= value < 2**32:
             return value
@@ -122,16 +137,22 @@ def decode(blob: bytes) -> Any:
 
 
 def widen(value: Any) -> Any:
-    """Give a decoded value its integers back: integral float64 values beyond 32 bits become the integers that they were."""
-    if isinstance(value, float):
-        if (value >= 2**31 or value < -(2**31)) and abs(value) <= _EXACT_FLOAT and value.is_integer():
-            return int(value)
-        return value
-    if isinstance(value, dict):
-        return {k: widen(v) for k, v in value.items()}
-    if isinstance(value, list):
-        return [widen(item) for item in value]
-    return value
+    """Give a decoded value its integers back: integral float64 values beyond 32 bits become the integers that they were.
+
+    Lists and maps are changed in place. Not recursive: payloads nest deeper than the stack allows.
+    """
+    holder: list[Any] = [value]
+    pending: list[Any] = [holder]
+    while pending:
+        container = pending.pop()
+        for place, item in container.items() if type(container) is dict else enumerate(container):
+            kind = type(item)
+            if kind is float:
+                if (item >= 2**31 or item < -(2**31)) and abs(item) <= _EXACT_FLOAT and item.is_integer():
+                    container[place] = int(item)
+            elif kind is dict or kind is list:
+                pending.append(item)
+    return holder[0]
 
 
 def check_size(blob: bytes) -> None:
