@@ -33,6 +33,7 @@ from bunqueue_core.server.limits import (
     UNREAD_ANSWERS,
     ConnectionLimits,
     RateLimiter,
+    can_be_echoed,
 )
 from bunqueue_core.server.tcp.framing import Framer, FrameTooLarge, pack_length
 from bunqueue_core.server.tcp.requests import RequestDecoder
