@@ -40,6 +40,8 @@ from bunqueue_postgres.verbs.deadletters import DeadLettering
 from bunqueue_postgres.verbs.flows import Flowing
 from bunqueue_postgres.verbs.inspect import Inspecting
 from bunqueue_postgres.verbs.logs import Logging
+from bunqueue_postgres.verbs.schedules import Scheduling
+from bunqueue_postgres.verbs.webhooks import Hooking
 
 #: Seconds between looks at the jobs that an orderly stop waits for.
 DRAIN_LOOK_S: Final = 0.1
@@ -54,7 +56,7 @@ COUNT_FOR_S: Final = 60.0
 COUNTED: Final = ("waiting", "prioritized", "paused", "delayed", "active", "waitingChildren", "completed", "dlq")
 
 
-class PostgresBroker(Consuming, Flowing, Inspecting, Controlling, DeadLettering, Logging):
+class PostgresBroker(Consuming, Flowing, Scheduling, Inspecting, Controlling, DeadLettering, Logging, Hooking):
     """See the module's head.
 
     Args:

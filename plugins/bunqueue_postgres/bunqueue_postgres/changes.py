@@ -52,6 +52,7 @@ class Changes:
             tuple[Record, str | None]
         ] = []  #: jobs that failed for good and have a parent, with the error
         self.completed: list[Record] = []
+        self.woken: list[str] = []  #: queues that got a new job
         self.crowded: set[int] = set()  #: queues whose dead letters maintenance has to trim
         self._codec = codec
         self._rows: dict[str, _Row] = {}

@@ -66,6 +66,8 @@ class Coordinator:
         self._crowded: set[int] = set()
         self._pruned_to = 0
         self._next_expiry_ms: int | None = None
+        self._expiry: asyncio.TimerHandle | None = None
+        self._recovery_due = asyncio.Event()
         self._poke = asyncio.Event()
         self._stopping = asyncio.Event()
 
@@ -94,9 +96,10 @@ class Coordinator:
         create = asyncio.get_running_loop().create_task
         self._tasks = [
             create(self._every(lambda: settings.heartbeat_ms / 1000, self._beat, "heartbeat")),
-            create(self._every(self._recovery_s, self._recover, "recovery")),
+            create(self._every(self._recovery_s, self._recover, "recovery", self._recovery_due)),
             create(self._every(lambda: MAINTENANCE_S, self._maintain, "maintenance")),
             create(self._every(lambda: PRUNE_S, self._prune_events, "event-retention")),
+            create(self._every(lambda: settings.effective_poll_ms / 1000, self._broker.run_schedules, "schedules")),
             create(self._poll()),
             create(self._listen()),
         ]
@@ -107,6 +110,9 @@ class Coordinator:
         """Stop working; the session stays registered. What is under way is finished, not torn off: its outcome would be unknown."""
         self._stopping.set()
         self._poke.set()
+        self._recovery_due.set()
+        if self._expiry is not None:
+            self._expiry.cancel()
         for task in self._tasks:
             await task
         self._tasks = []
@@ -119,13 +125,21 @@ class Coordinator:
             self._queries.unregister_broker, (Int4(self._ns), self._broker.broker_id, self.session)
         )
 
-    async def _every(self, interval: Callable[[], float], work: Callable[[], Awaitable[None]], subject: str) -> None:
-        """Do ``work`` every ``interval()`` seconds, a little apart from other brokers.
+    async def _every(
+        self,
+        interval: Callable[[], float],
+        work: Callable[[], Awaitable[None]],
+        subject: str,
+        early: asyncio.Event | None = None,
+    ) -> None:
+        """Do ``work`` every ``interval()`` seconds, a little apart from other brokers, or once ``early`` is set.
 
         A failure is a problem until the next success.
         """
         pause = interval()
-        while not await self.pause(pause * (0.95 + 0.1 * random.random())):
+        while not await self.pause(pause * (0.95 + 0.1 * random.random()), early):
+            if early is not None:
+                early.clear()
             try:
                 await work()
             except (psycopg.Error, BunqueueError) as error:
@@ -138,13 +152,30 @@ class Coordinator:
                 self._broker.problem(subject, None)
                 pause = interval()
 
-    async def pause(self, seconds: float) -> bool:
-        """Sleep, however long (event loops count in 32-bit milliseconds), or until it is time to stop: then True."""
+    async def pause(self, seconds: float, early: asyncio.Event | None = None) -> bool:
+        """Sleep, however long (event loops count in 32-bit milliseconds), or until ``early``; True when it is time to stop."""
+        event = early if early is not None else self._stopping
         while seconds > 0 and not self._stopping.is_set():
             step = min(seconds, LONGEST_SLEEP_S)
-            await wait_for(self._stopping, step)
+            if await wait_for(event, step):
+                break
             seconds -= step
         return self._stopping.is_set()
+
+    def expect_expiry(self, in_ms: int) -> None:
+        """A lease was given that runs out in ``in_ms``: look then, if the next look would be later."""
+        if in_ms >= self._settings.recovery_ms:
+            return
+        loop = asyncio.get_running_loop()
+        when = loop.time() + (max(0, in_ms) + 1) / 1000
+        if self._expiry is None or self._expiry.when() > when:
+            if self._expiry is not None:
+                self._expiry.cancel()
+            self._expiry = loop.call_at(when, self._expired)
+
+    def _expired(self) -> None:
+        self._expiry = None
+        self._recovery_due.set()
 
     # -- session ------------------------------------------------------------------------------------------------------
 
@@ -311,6 +342,7 @@ class Coordinator:
         ids = broker.waited
         if ids:
             await broker.look_at_waits(ids)
+        await broker.tell_webhooks()
         broker.feed.poke()
 
 

@@ -7,7 +7,7 @@ listens.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
@@ -22,6 +22,10 @@ from bunqueue_postgres.keys import unescape
 
 if TYPE_CHECKING:
     from bunqueue_postgres.broker import PostgresBroker
+    from bunqueue_postgres.database import Connection
+
+#: Name of the reader that all brokers share for what must happen once an event.
+SHARED_READER: Final = "share"
 
 #: Events kept per queue.
 EVENTS_KEPT: Final = 10_000
@@ -51,6 +55,9 @@ class Feed:
         self._again = False
         self._beginning = False
         self._following: list[asyncio.Future[None]] = []
+        self._shares: list[Listener] = []
+        self._sharing: asyncio.Task[None] | None = None
+        self._share_again = False
 
     @property
     def active(self) -> bool:
@@ -83,6 +90,17 @@ class Feed:
         finally:
             self._beginning = False
 
+    def subscribe_share(self, listener: Listener) -> Callable[[], None]:
+        """See ``Broker.subscribe_share``. Brokers share one reader, whose position outlives them all."""
+        self._shares.append(listener)
+        self.poke()
+
+        def end() -> None:
+            if listener in self._shares:
+                self._shares.remove(listener)
+
+        return end
+
     async def catch_up(self) -> None:
         """Return when listeners have heard of everything that is committed now; at once if there are none."""
         if not self._subscriptions:
@@ -95,6 +113,11 @@ class Feed:
 
     def poke(self) -> None:
         """Something may have been committed."""
+        if self._shares:
+            if self._sharing is not None and not self._sharing.done():
+                self._share_again = True
+            else:
+                self._sharing = self._broker.spawn(self._share())
         if not self._subscriptions:
             return
         if self._reading is not None and not self._reading.done():
@@ -134,6 +157,35 @@ class Feed:
         if self._subscriptions:
             self._xmax, self._open = rows[0][:2]
 
+    async def _share(self) -> None:
+        while self._shares:
+            self._share_again = False
+            try:
+                rows = await self._broker.database.transaction(self._read_shared)
+                if rows:
+                    results = await self._results(rows)
+                    for row in rows:
+                        for event in self._events(row, results):
+                            for listener in tuple(self._shares):
+                                self._call(listener, event)
+            except (psycopg.Error, BunqueueError):
+                return  # the next poll looks again
+            if not self._share_again:
+                return
+
+    async def _read_shared(self, connection: Connection) -> list[tuple[Any, ...]]:
+        """Read on for all brokers, unless another is at it. What was read is this broker's to deliver once it is committed."""
+        queries, ns = self._broker.queries, Int4(self._broker.ns)
+        cursor = connection.cursor(binary=True)
+        await cursor.execute(queries.hold_reader, (ns, SHARED_READER))
+        held = await cursor.fetchone()
+        if held is None:
+            return []
+        await cursor.execute(queries.feed, (ns, held[0], arrays.texts(held[1])))
+        rows = await cursor.fetchall()
+        await cursor.execute(queries.move_reader, (ns, SHARED_READER, rows[0][0], arrays.texts(rows[0][1])))
+        return [row for row in rows if row[2] is not None]
+
     async def _results(self, rows: list[tuple[Any, ...]]) -> dict[str, bytes]:
         """Results of completed jobs, which the outbox does not repeat."""
         keys = [key for row in rows if row[2] == "completed" for key in row[5]]
@@ -143,20 +195,26 @@ class Feed:
         return dict(found)
 
     def _deliver(self, row: tuple[Any, ...], results: dict[str, bytes]) -> None:
+        for event in self._events(row, results):
+            for subscription in tuple(self._subscriptions):
+                if subscription.queue is None or subscription.queue == event.queue:
+                    self._call(subscription.listener, event)
+
+    @staticmethod
+    def _events(row: tuple[Any, ...], results: dict[str, bytes]) -> Iterator[Event]:
+        """The events of a row of the outbox."""
         _, _, type, queue, at, keys, blob, skipped = row
         extras = read_extras(blob, len(keys) + skipped)[skipped:]
         if not keys:
-            self._tell(Event(type, queue, "", at, extras[0] if extras else None))
+            yield Event(type, queue, "", at, extras[0] if extras else None)
             return
         for key, extra in zip(keys, extras, strict=True):
             if type == "completed" and key in results:
                 extra = {"data": Packed(results[key])}
-            self._tell(Event(type, queue, unescape(key), at, extra))
+            yield Event(type, queue, unescape(key), at, extra)
 
-    def _tell(self, event: Event) -> None:
-        for subscription in tuple(self._subscriptions):
-            if subscription.queue is None or subscription.queue == event.queue:
-                try:
-                    subscription.listener(event)
-                except Exception as error:
-                    self._broker.log("error", "a listener failed", event=event.type, error=repr(error))
+    def _call(self, listener: Listener, event: Event) -> None:
+        try:
+            listener(event)
+        except Exception as error:
+            self._broker.log("error", "a listener failed", event=event.type, error=repr(error))

@@ -372,7 +372,6 @@ class RecordReader:
             self._append(job, {"state": "active", "timestamp": started_at})
         if status == Location.COMPLETED:
             job.completed_at = finished_at
-            job.progress = 100
             self._append(job, {"state": "completed", "timestamp": finished_at})
         if status == Location.ACTIVE and owner is not None:
             job.lease = Lease(token, unescape(owner), started_at, lease_until - started_at)

@@ -22,6 +22,7 @@ class Queries:
     add_edges: bytes
     add_levels: bytes
     add_metrics: bytes
+    add_webhook: bytes
     beat: bytes
     child_failures: bytes
     child_results: bytes
@@ -40,6 +41,9 @@ class Queries:
     dead_surplus: bytes
     delayed: bytes
     drop_edges: bytes
+    drop_schedule: bytes
+    drop_webhook: bytes
+    due_schedules: bytes
     edges_of: bytes
     ended: bytes
     erase: bytes
@@ -72,6 +76,7 @@ class Queries:
     obliterate: bytes
     outcome_feed: bytes
     outcomes: bytes
+    overdue_schedules: bytes
     policies: bytes
     priorities: bytes
     probe: bytes
@@ -80,6 +85,7 @@ class Queries:
     prune_proofs: bytes
     push: bytes
     push_named: bytes
+    put_schedule: bytes
     queue: bytes
     queues: bytes
     read: bytes
@@ -92,6 +98,8 @@ class Queries:
     renew: bytes
     retie: bytes
     rewrite: bytes
+    schedule: bytes
+    schedules: bytes
     serve_groups: bytes
     set_data: bytes
     set_group: bytes
@@ -102,12 +110,16 @@ class Queries:
     snapshot: bytes
     spend_rate: bytes
     states: bytes
+    switch_webhook: bytes
+    tally_webhooks: bytes
     totals: bytes
     unmeet_edges: bytes
     unmet: bytes
     unregister_broker: bytes
     waited_for: bytes
     waiting_for: bytes
+    webhooks: bytes
+    webhooks_revision: bytes
     write_logs: bytes
 
 

@@ -24,7 +24,8 @@ CREATE OR REPLACE FUNCTION bunqueue.now_ms() RETURNS int8
 -- Namespaces are independent of each other; the small number stands for the name in every row.
 CREATE TABLE IF NOT EXISTS bunqueue.namespaces (
     id int4 GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    name text NOT NULL UNIQUE
+    name text NOT NULL UNIQUE,
+    webhooks_revision int8 NOT NULL DEFAULT 0
 );
 
 -- Queue registry and controls. Rows are never deleted, so that a broker may remember a queue's number for ever; a queue without
@@ -232,6 +233,30 @@ CREATE TABLE IF NOT EXISTS bunqueue.groups (
     PRIMARY KEY (queue_id, id)
 );
 CREATE SEQUENCE IF NOT EXISTS bunqueue.group_turn AS int8 CACHE 1;
+
+-- Schedulers. definition: the columns of the core's table cron_jobs, packed; memory: what the core remembers of the last run.
+CREATE TABLE IF NOT EXISTS bunqueue.schedules (
+    ns int4 NOT NULL,
+    name text COLLATE "C" NOT NULL,
+    place int8 GENERATED ALWAYS AS IDENTITY,
+    next_run int8 NOT NULL,
+    definition bytea NOT NULL,
+    memory bytea NOT NULL,
+    PRIMARY KEY (ns, name)
+);
+CREATE INDEX IF NOT EXISTS schedules_due ON bunqueue.schedules (ns, next_run);
+
+-- Webhooks; namespaces.webhooks_revision counts their changes, counters apart.
+CREATE TABLE IF NOT EXISTS bunqueue.webhooks (
+    ns int4 NOT NULL,
+    id text COLLATE "C" NOT NULL,
+    enabled bool NOT NULL,
+    record bytea NOT NULL,
+    successes int8 NOT NULL DEFAULT 0,
+    failures int8 NOT NULL DEFAULT 0,
+    last_success_at int8,
+    PRIMARY KEY (ns, id)
+);
 
 -- Live brokers and the fence of each broker id: whoever holds the row's session is the broker of that name.
 CREATE TABLE IF NOT EXISTS bunqueue.brokers (

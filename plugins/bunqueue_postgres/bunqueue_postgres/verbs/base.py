@@ -390,6 +390,8 @@ class BrokerBase(Broker):
             # They may stand before what was claimed last.
             self.marks.forget(queue)
             self.wake(queue, jobs)
+        for queue in changes.woken:
+            self.wake(queue, 1)
         for job in changes.removed:
             self._ended(job.id, (False, None))
         for record, result, remove in changes.completions:

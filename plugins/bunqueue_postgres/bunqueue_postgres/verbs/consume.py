@@ -139,6 +139,8 @@ class Consuming(Limiting):
                 for row in rows:
                     dealt[position].append(self._delivery(desk.queue, request, row, pull.slots[row[4] - 1][0]))
                 self.totals["pulled"] += len(rows)
+                if rows:
+                    self.coordinator.expect_expiry(min(row[18] - row[17] for row in rows))
             if retry_ms is not None:
                 desk.wake_in(retry_ms)
         return dealt
@@ -192,6 +194,7 @@ class Consuming(Limiting):
                 deliveries.append(self._delivery(queue, request, rows[at + place], own[place][0]))
             at = end
         self.totals["pulled"] += total
+        self.coordinator.expect_expiry(min(row[18] - row[17] for row in rows))
         self.marks.claimed(queue, [(row[12], row[14], row[5], row[17]) for row in rows])
 
     def _delivery(self, queue: str, request: PullRequest, row: tuple[Any, ...], token: str | None) -> Delivery:

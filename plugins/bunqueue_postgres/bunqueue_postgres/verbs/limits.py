@@ -168,7 +168,7 @@ class Limiting(Producing):
             if held is None or held[1]:
                 return [[] for _ in pulls], None, False, False
             now, _, features, limit, duration, expires_at, tokens, at, concurrency, active = held
-            capacity = math.inf if concurrency is None else concurrency - active
+            capacity = math.inf if concurrency is None else math.ceil(concurrency) - active
             bucket = None if limit is None else Bucket(limit, duration, expires_at, tokens, at, now)
             if bucket is not None and bucket.expired(now):
                 await cursor.execute(self.queries.spend_rate, (Int4(queue_id), None, None))
