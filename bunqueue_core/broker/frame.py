@@ -360,6 +360,7 @@ class LocalFrame(Broker):
         gated: list[Job] = []
         pending = 0
         for batch in journal.load_pending(LOAD_BATCH):
+            waiting: list[Job] = []
             for row in batch:
                 if row.id in engine.jobs:
                     continue  # was active a moment ago and has been recovered above
@@ -368,18 +369,15 @@ class LocalFrame(Broker):
                 except CorruptDependencies:
                     engine.restore_corrupt(job_from_row(row, tolerate_corrupt=True), now)
                     continue
-                if job.location == Location.GATED:
-                    gated.append(job)
-                else:
-                    engine.restore_pending(job, now)
+                (gated if job.location == Location.GATED else waiting).append(job)
+            engine.restore_pending(waiting, now)
             pending += len(batch)
             if pending % 100_000 < LOAD_BATCH <= pending:
                 self._log("info", "SQLite recovery progress", phase="pending", jobs=pending)
         for batch in journal.load_completed(self._settings.max_completed_jobs, LOAD_BATCH):
             engine.restore_completed([job_from_row(row, tolerate_corrupt=True) for row in batch])
         self._adopt(journal, {id for job in gated for id in job.depends_on} - engine.jobs.keys() - engine.proofs.keys())
-        for job in gated:
-            engine.restore_pending(job, now)
+        engine.restore_pending(gated, now)
         for parent_id, child_id, queue, mode, error, _ in journal.load_table(FLOW_FAILURE_TABLE):
             if parent_id in engine.jobs:
                 engine.child_failures.setdefault(parent_id, {})[child_id] = (mode, error, queue)

@@ -13,7 +13,8 @@ from __future__ import annotations
 import heapq
 from bisect import insort
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import groupby
 from operator import attrgetter
 from typing import Final
 
@@ -30,6 +31,8 @@ STALE: Final = 4
 _COMPACT_AT: Final = 1024
 
 _by_id = attrgetter("id")
+_by_run = attrgetter("run_at", "id")
+_by_priority = attrgetter("priority")
 
 
 class Bucket:
@@ -59,6 +62,18 @@ class Bucket:
                 heapq.heappush(self.early, (job.run_at, job.id, job))
                 return
         fifo.append(job)
+
+    def extend(self, jobs: list[Job]) -> None:
+        """Add FIFO jobs that are in order among themselves."""
+        fifo = self.fifo
+        first = (jobs[0].run_at, jobs[0].id)
+        later: list[Job] = []
+        while fifo and (fifo[-1].run_at, fifo[-1].id) > first:
+            later.append(fifo.pop())
+        if later:
+            jobs = sorted([*jobs, *reversed(later)], key=_by_run)
+        fifo.extend(jobs)
+        self.live += len(jobs) - len(later)
 
     def first(self) -> Job | None:
         """The next job, dropping dead entries in front of it."""
@@ -160,6 +175,19 @@ class ReadySet:
                 return
         for job in jobs:
             self.add(job)
+
+    def extend(self, jobs: Iterable[Job]) -> None:
+        """Put many FIFO jobs in that are in the order of the set: by priority, and within one by ``run_at`` and id."""
+        for priority, same in groupby(jobs, _by_priority):
+            batch = list(same)
+            bucket = self._buckets.get(priority)
+            if bucket is None:
+                bucket = self._buckets[priority] = Bucket()
+                insort(self._order, -priority)
+            for job in batch:
+                job.where = READY_SET
+            bucket.extend(batch)
+            self.size += len(batch)
 
     def first(self) -> Job | None:
         """The best ready job, None if there is none. It stays inside."""

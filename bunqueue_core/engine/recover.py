@@ -6,6 +6,7 @@ is what each row becomes.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from bunqueue_core.engine.base import CRON_KEY_PREFIX
@@ -13,7 +14,7 @@ from bunqueue_core.engine.control import MAX_LOGGED_JOBS
 from bunqueue_core.engine.dependencies import DependencyRules
 from bunqueue_core.engine.limits import ConcurrencyLimiter, RateLimiter
 from bunqueue_core.engine.queue import QueueState
-from bunqueue_core.model.job import Job, Location
+from bunqueue_core.model.job import DEFAULT_OPTIONS, Job, Location
 from bunqueue_core.model.requests import DlqEntry, DlqReason, StallConfig
 from bunqueue_core.storage.changes import QueueRow
 from bunqueue_core.storage.records import dlq_config_from, logs_from, unpack
@@ -83,22 +84,48 @@ class Recovering(DependencyRules):
         job = self.requeue(queue, job, now)
         self.marks.changed(job)
 
-    def restore_pending(self, job: Job, now: int) -> None:
-        """A job that waited. One that was released before never goes back behind its gate."""
+    def restore_pending(self, jobs: Sequence[Job], now: int) -> None:
+        """Jobs that waited, in the order of a ready set: by priority descending, ``run_at``, id.
+
+        One that was released from its gate before never goes back behind it.
+        """
+        ready: dict[str, list[Job]] = {}
+        known = self.jobs
+        for job in jobs:
+            known[job.id] = job
+            plain = (
+                job.options is DEFAULT_OPTIONS
+                and job.location == Location.READY
+                and job.run_at <= now
+                and job.unique_key is None
+                and job.group_id is None
+            )
+            if plain or self._restore_special(job, now):
+                same = ready.get(job.queue)
+                if same is None:
+                    same = ready[job.queue] = []
+                same.append(job)
+        for name, same in ready.items():
+            self.queue(name).ready.extend(same)
+
+    def _restore_special(self, job: Job, now: int) -> bool:
+        """A waiting job with something about it. True if what remains is to put it into the ready set, among its peers."""
         queue = self.queue(job.queue)
-        self.jobs[job.id] = job
         self._restore_owner(queue, job, now)
         if job.location == Location.PARKED:
             queue.parked[job.id] = job
-            return
+            return False
         if job.location == Location.GATED:
             unmet = self.unmet(job.depends_on)
             if unmet:
                 self.gate(queue, job, unmet)
-                return
+                return False
             self.marks.changed(job)
         job.location = Location.READY
+        if job.run_at <= now and job.group_id is None and job.options.ttl_ms is None and not job.options.lifo:
+            return True
         queue.insert(job, now)
+        return False
 
     def restore_corrupt(self, job: Job, now: int) -> None:
         """A job whose dependencies cannot be read must not run as if it had none."""

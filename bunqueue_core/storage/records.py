@@ -323,8 +323,8 @@ def job_from_row(row: StoredJobLike, *, tolerate_corrupt: bool = False) -> Job:
     rest = row.rest
     created_at = row.created_at
     # Queues, names and states repeat in every row: one string each instead of a million.
-    state = cast(JobState, intern(row.state))
-    plain = rest is None or rest == REST_DEFAULT_ROW
+    state: JobState = intern(row.state)  # type: ignore[assignment]
+    plain = rest is None or rest is REST_DEFAULTS or rest == REST_DEFAULTS
     job = Job(
         row.id,
         intern(row.queue),
@@ -384,10 +384,6 @@ def job_from_row(row: StoredJobLike, *, tolerate_corrupt: bool = False) -> Job:
     if state == "waiting-children":
         job.location = Location.GATED if job.depends_on else Location.PARKED
     return job
-
-
-#: ``rest`` of a row that has every default.
-REST_DEFAULT_ROW: Final = tuple(default for _, default in REST_COLUMNS)
 
 
 def _getter(rest: tuple[Any, ...]) -> Any:

@@ -49,6 +49,28 @@ def test_order_does_not_depend_on_the_order_of_arrival(jobs: list[Job], random) 
     assert len(ready) == 0
 
 
+@given(JOBS, st.integers(1, 10), st.data())
+def test_sorted_batches_may_follow_jobs_that_come_later(jobs: list[Job], size: int, data: st.DataObject) -> None:
+    early = data.draw(st.sets(st.sampled_from(jobs)) if jobs else st.just(set()))
+    ready = ReadySet()
+    for one in jobs:
+        if one in early or one.options.lifo:
+            ready.add(one)
+    gone = data.draw(st.sets(st.sampled_from(sorted(early, key=lambda one: one.id))) if early else st.just(set()))
+    for one in gone:
+        ready.drop(one)
+    batches = sorted(
+        (one for one in jobs if one not in early and not one.options.lifo),
+        key=lambda one: (-one.priority, one.run_at, one.id),
+    )
+    for start in range(0, len(batches), size):
+        ready.extend(batches[start : start + size])
+    left = [one for one in jobs if one not in gone]
+    assert len(ready) == len(left)
+    assert sum(ready.per_priority().values()) == len(left)
+    assert take_all(ready) == expected_order(left)
+
+
 @given(JOBS, st.data())
 def test_jobs_that_left_are_never_given(jobs: list[Job], data: st.DataObject) -> None:
     ready = ReadySet()

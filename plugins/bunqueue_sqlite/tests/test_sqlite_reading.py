@@ -11,7 +11,7 @@ import pytest
 from bunqueue_sqlite.journal import LOG_SIZE_LIMIT, SqliteJournal
 
 from bunqueue_core.model.errors import JournalError
-from bunqueue_core.storage.changes import REST_DEFAULTS, ChangeSet, JobRow, MoveRow, QueueRow, ResultRow
+from bunqueue_core.storage.changes import REST_COLUMNS, REST_DEFAULTS, ChangeSet, JobRow, MoveRow, QueueRow, ResultRow
 
 
 def row(
@@ -40,6 +40,20 @@ def test_pending_jobs_of_all_queues_come_in_one_order(journal: SqliteJournal) ->
     expected = sorted(rows, key=lambda job: (-job.priority, job.run_at, job.id))
     assert [job.id for job in loaded] == [job.id for job in expected]
     assert {type(job).__name__ for job in loaded} == {"StoredJob"}
+
+
+def test_pending_jobs_come_with_every_column(journal: SqliteJournal) -> None:
+    names = [name for name, _ in REST_COLUMNS]
+    rows = []
+    for n in range(200):
+        rest = list(REST_DEFAULTS)
+        if n % 3:  # one column differs from its default, each in turn; nulls where a column has another default
+            name = names[n % len(names)]
+            rest[names.index(name)] = None if name in ("progress", "remove_on_complete", "remove_on_fail") else b"7"
+        rows.append(row(f"{n:03}", run_at=n)._replace(rest=tuple(rest)))
+    journal.commit(ChangeSet(put=rows))
+    loaded = [job for batch in journal.load_pending(64) for job in batch]
+    assert loaded == [(*job[:8], job.rest) for job in rows]
 
 
 def test_a_load_shows_what_there_was_when_it_began(journal: SqliteJournal) -> None:
