@@ -124,6 +124,13 @@ class Broker:
         """Where a backup takes its consistent copy from, None if the driver offers none."""
         return None
 
+    def flush(self) -> bool:
+        """Write everything that was accepted so far; False if the storage failed. A broker that buffers nothing has nothing to do.
+
+        May block for one commit. In a server it is called from the server's event loop, like every verb.
+        """
+        return True
+
     # -- produce ------------------------------------------------------------------------------------------------------
 
     def push(self, queue: str, specs: Sequence[JobSpec]) -> Answer[Pushed]:

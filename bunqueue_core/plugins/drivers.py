@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
 
@@ -14,7 +14,7 @@ from bunqueue_core.model.ports import Ports
 if TYPE_CHECKING:
     from bunqueue_core.broker.protocol import Broker, Capabilities
     from bunqueue_core.model.requests import Event
-    from bunqueue_core.storage.journal import Journal
+    from bunqueue_core.storage.journal import Journal, SnapshotFiles
 
 
 class Env:
@@ -105,6 +105,7 @@ class JournalDriver:
         open: gives the (not yet opened) journal, or None where there is nothing to keep (memory).
         describe: one line for people: what is used, without secrets.
         identity: what makes two openings in one process the same storage (a resolved path); None: never the same.
+        files: the storage as a file, for backups and restores; None where ``capabilities.snapshots`` is False.
     """
 
     name: str
@@ -113,6 +114,7 @@ class JournalDriver:
     open: Callable[[Any, OpenContext], Journal | None]
     describe: Callable[[Any], str]
     identity: Callable[[Any], str | None] = lambda _: None
+    files: Callable[[Any], SnapshotFiles] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,28 +132,74 @@ StorageDriver = JournalDriver | BrokerDriver
 
 
 class BackupStore(Protocol):
-    """An opened backup target: objects by key under the target's own prefix."""
+    """An opened backup target: objects by key. Used by one thread at a time, not always the same one.
 
-    def put(self, key: str, chunks: Any, *, size: int | None = None) -> None:
-        """Publish an object atomically: it is there whole, or not at all."""
+    Every method may block, and raises :class:`~bunqueue_core.backup.errors.StoreError`; its ``retryable`` says whether the same
+    call may succeed shortly. The store itself does not repeat anything. What ends an upload early, an error of the iterable that it
+    reads included, must leave no object.
+    """
 
-    def get(self, key: str) -> Any:
-        """Iterate over the object's bytes in chunks."""
+    @property
+    def prefix(self) -> str:
+        """What the key of every backup begins with, as it is; may be empty."""
+
+    def check(self) -> None:
+        """Find out whether backups can be kept there.
+
+        Raises:
+            ConfigurationError: the place does not exist or refuses; the message names the setting to mend.
+            StoreError: it cannot be reached now.
+        """
+
+    def put(
+        self, key: str, chunks: Iterable[bytes], *, size: int | None = None, content_type: str | None = None
+    ) -> None:
+        """Publish an object atomically: it is there whole, or not at all. One of that key is replaced.
+
+        Args:
+            key: its whole key, prefix included.
+            chunks: its bytes.
+            size: their number, if known; fewer or more are an error.
+            content_type: media type, for targets that keep one.
+        """
+
+    def get(self, key: str) -> Iterator[bytes]:
+        """Iterate over the object's bytes in chunks.
+
+        Raises:
+            ObjectMissing: there is no such object.
+        """
 
     def list(self) -> Sequence[tuple[str, int, int]]:
-        """(key, size in bytes, modified at in epoch ms) of every object."""
+        """(key, size in bytes, modified at in epoch ms) of every object under the prefix; never a part of them."""
 
     def delete(self, key: str) -> None:
         """Remove the object; a missing one is no error."""
 
+    def tidy(self, before: int) -> int:
+        """Remove what uploads left behind that were interrupted, and begun before ``before`` (epoch ms). Gives their number."""
+
+    def close(self) -> None:
+        """Release connections. Idempotent."""
+
 
 @dataclass(frozen=True, slots=True)
 class BackupTarget:
-    """A place for backups. ``name`` is the value of ``backup.target``; ``open`` gives the store."""
+    """A place for backups.
+
+    Attributes:
+        name: value of ``backup.target`` that selects it.
+        settings: its settings model.
+        open: gives the store; does not contact it.
+        describe: where backups go, for people and events, without secrets; the first entry names the place.
+        label: its name for people; empty: ``name``.
+    """
 
     name: str
     settings: type[SettingsModel]
     open: Callable[[Any, OpenContext], BackupStore]
+    describe: Callable[[Any], Mapping[str, str]] = lambda _: {}
+    label: str = ""
 
 
 class Schedule(Protocol):

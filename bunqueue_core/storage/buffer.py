@@ -258,8 +258,10 @@ class WriteBuffer:
             waiter.settle_commit(error)
 
     def statistics(self) -> dict[str, Any]:
+        stuck = self._stuck
         return {
             "commits": self.commits,
             "commitFailures": self.total_failures,
             "rowsWritten": self.rows_written,
+            "retryingRows": stuck[0].rows if stuck is not None else 0,
         }

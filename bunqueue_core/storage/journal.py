@@ -6,7 +6,8 @@ holds, and may offer snapshots. Batching, retries, recovery rules and retention 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -32,6 +33,57 @@ class SnapshotSource(Protocol):
 
     def snapshot(self, path: Path) -> None:
         """Write a consistent, standalone copy to ``path`` (which does not exist yet), beside running commits."""
+
+
+class SnapshotFiles(SnapshotSource, Protocol):
+    """A journal's storage as a file: what backups and restores need to know of it, and only its driver knows.
+
+    Nothing of it needs an open journal. Every method raises :class:`~bunqueue_core.model.errors.JournalError`, or
+    :class:`~bunqueue_core.model.errors.ConfigurationError` where the place itself cannot be used.
+    """
+
+    @property
+    def path(self) -> Path:
+        """The file; temporary files of backups and restores are made beside it."""
+
+    def snapshot(self, path: Path) -> None:
+        """As :meth:`SnapshotSource.snapshot`, of what is committed, whether or not a process has the storage open."""
+
+    def inspect(self, path: Path) -> Mapping[str, int]:
+        """Check that ``path`` is a whole snapshot which this version of the driver can open. Nothing is changed.
+
+        Returns:
+            Rows by table, for comparing one copy with another.
+
+        Raises:
+            JournalError: it is damaged, none of ours, or newer than this version knows.
+        """
+
+    def own(self) -> AbstractContextManager[None]:
+        """Hold the storage for this process alone; what a restore that was interrupted left behind is settled first.
+
+        Raises:
+            JournalError: another process has it (``busy``); the message names that process.
+        """
+
+    def candidate(self, tag: str) -> Path:
+        """Where a restore puts what shall take the storage's place; ``tag`` is part of its name."""
+
+    def install(self, tag: str) -> Sequence[str]:
+        """Put the candidate of that tag in the storage's place, atomically and durably. Call it while the storage is owned.
+
+        Returns:
+            Names of files that could not be removed afterwards; they do no harm.
+
+        Raises:
+            JournalError: it could not be put there; the storage is as it was.
+        """
+
+    def discard(self, tag: str) -> None:
+        """Remove the candidate of that tag, if it is there and an installation that failed does not need it."""
+
+    def interrupt(self) -> None:
+        """End a snapshot or an inspection that runs in another thread; it raises."""
 
 
 class Journal(Protocol):
@@ -107,4 +159,13 @@ class Journal(Protocol):
         """Bytes on disk, 0 if that has no meaning."""
 
 
-__all__ = ["ChangeSet", "DlqRow", "JobRow", "Journal", "QueueRow", "SnapshotSource", "StoredJob"]
+__all__ = [
+    "ChangeSet",
+    "DlqRow",
+    "JobRow",
+    "Journal",
+    "QueueRow",
+    "SnapshotFiles",
+    "SnapshotSource",
+    "StoredJob",
+]
