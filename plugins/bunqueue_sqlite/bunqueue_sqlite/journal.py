@@ -22,6 +22,7 @@ from bunqueue_sqlite.errors import UNSTORABLE, journal_error
 from bunqueue_sqlite.files import OwnerLock, check_place, resolve
 from bunqueue_sqlite.reading import Reader
 from bunqueue_sqlite.settings import SqliteStorage
+from bunqueue_sqlite.snapshots import settle
 from bunqueue_sqlite.statements import Planner, single_statement_views
 
 #: Oldest SQLite of the live connection: 3.51.3 mends the WAL-reset bug, by which a checkpoint beside a commit could lose pages.
@@ -127,6 +128,7 @@ class SqliteJournal:
         owner = OwnerLock(self._path)
         owner.acquire()
         try:
+            settle(self._path, self._context.log)
             # Until here nobody in this process may have the file open: reading its header closes a handle on it, which would drop
             # the locks of another connection.
             schema.prepare(self._path, now=self._context.ports.now, log=self._context.log, vfs=self._vfs)

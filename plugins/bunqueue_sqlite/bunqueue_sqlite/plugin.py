@@ -13,6 +13,7 @@ from bunqueue_sqlite.settings import SqliteStorage
 
 if TYPE_CHECKING:
     from bunqueue_sqlite.journal import SqliteJournal
+    from bunqueue_sqlite.snapshots import SqliteFiles
 
 
 def _open(settings: SqliteStorage, context: OpenContext) -> SqliteJournal:
@@ -30,6 +31,12 @@ def _identity(settings: SqliteStorage) -> str:
     return str(resolve(settings.data_path))
 
 
+def _files(settings: SqliteStorage) -> SqliteFiles:
+    from bunqueue_sqlite.snapshots import SqliteFiles
+
+    return SqliteFiles(settings)
+
+
 #: The driver as it is registered.
 SQLITE_DRIVER = JournalDriver(
     name="sqlite",
@@ -38,6 +45,7 @@ SQLITE_DRIVER = JournalDriver(
     open=_open,
     describe=_describe,
     identity=_identity,
+    files=_files,
 )
 
 
