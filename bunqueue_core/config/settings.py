@@ -95,6 +95,12 @@ class BackupSettings(SettingsModel):
     retention: Annotated[int, Env("S3_BACKUP_RETENTION")] = Field(
         default=7, ge=1, description="Backups kept; older ones are deleted after each successful backup."
     )
+    verify_interval: Annotated[int | None, Env("BUNQUEUE_BACKUP_VERIFY_INTERVAL"), Unit("ms")] = Field(
+        default=None,
+        ge=60_000,
+        le=MAX_MS,
+        description="Milliseconds from one verification of the newest backup to the next; None verifies on demand only.",
+    )
     store: SerializeAsAny[SettingsModel] | None = Field(default=None, description="The target's own settings.")
 
 

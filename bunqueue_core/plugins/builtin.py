@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from bunqueue_core.backup.folder import FOLDER_TARGET
 from bunqueue_core.events.ndjson import configured_sinks
 from bunqueue_core.model.rules import BACKOFF_STRATEGIES
-from bunqueue_core.plugins.drivers import BackoffStrategy, EventSink, ScheduleKind, StorageDriver
+from bunqueue_core.plugins.drivers import BackoffStrategy, BackupTarget, EventSink, ScheduleKind, StorageDriver
 from bunqueue_core.plugins.hookspecs import hookimpl
 from bunqueue_core.scheduling import KINDS
 from bunqueue_core.storage.memory import MEMORY_DRIVER
@@ -17,6 +18,12 @@ from bunqueue_core.storage.memory import MEMORY_DRIVER
 def bunqueue_storage_drivers() -> Iterable[StorageDriver]:
     """``memory``: the engine without a journal."""
     return [MEMORY_DRIVER]
+
+
+@hookimpl
+def bunqueue_backup_targets() -> Iterable[BackupTarget]:
+    """``folder``: a folder of this machine, or one that is mounted."""
+    return [FOLDER_TARGET]
 
 
 @hookimpl

@@ -161,4 +161,4 @@ def test_settings_of_backups_that_are_off_only_warn(resolved: Resolve) -> None:
 def test_an_unknown_backup_target_is_refused(resolved: Resolve) -> None:
     resolution = resolved({"storage": {"dataPath": "x"}, "backup": {"enabled": True, "target": "tape"}})
 
-    assert resolution.problems == ("Unsupported backup target: tape (installed: s3)",)
+    assert resolution.problems == ("Unsupported backup target: tape (installed: folder, s3)",)
