@@ -318,6 +318,7 @@ class EventStream:
     def close(self):
         with contextlib.suppress(OSError):
             self.sock.shutdown(socket.SHUT_RDWR)
+        self.answer.close()
         self.http.close()
 
 
@@ -438,6 +439,7 @@ class Session:
         self.norm = Normaliser(self.run)
         self.transcript: list = []
         self.conns: dict[str, Conn] = {}
+        self.streams: list = []
         self._quiet = None
 
     def log(self, entry):
@@ -502,7 +504,8 @@ class Session:
             with urllib.request.urlopen(req, timeout=20) as r:
                 status, raw, got = r.status, r.read(), r.headers
         except urllib.error.HTTPError as e:
-            status, raw, got = e.code, e.read(), e.headers
+            with e:
+                status, raw, got = e.code, e.read(), e.headers
         try:
             parsed = json.loads(raw)
         except ValueError:
@@ -514,12 +517,16 @@ class Session:
         return status, parsed
 
     def sse(self, path, headers=None):
-        return EventStream(self.host, self.http_port, path, headers)
+        self.streams.append(EventStream(self.host, self.http_port, path, headers))
+        return self.streams[-1]
 
     def ws(self, path="/ws", headers=None):
-        return WebSocket(self.host, self.http_port, path, headers)
+        self.streams.append(WebSocket(self.host, self.http_port, path, headers))
+        return self.streams[-1]
 
     def close(self):
+        for stream in self.streams:
+            stream.close()
         for c in list(self.conns.values()) + ([self._quiet] if self._quiet else []):
             with contextlib.suppress(OSError):
                 c.wire.close()
