@@ -32,8 +32,9 @@ def bind_tcp(host: str, port: int) -> list[socket.socket]:
             listener = socket.create_server(
                 (str(address[0]), port), family=family, backlog=BACKLOG, dualstack_ipv6=False
             )
-            sockets.append(listener)
-            port = listener.getsockname()[1]
+            # Connections take the protocol over, and asyncio sends small writes at once only where it is named.
+            sockets.append(socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP, listener.detach()))
+            port = sockets[-1].getsockname()[1]
     except BaseException:
         for listener in sockets:
             listener.close()

@@ -22,6 +22,14 @@ def test_every_address_of_a_host_gets_the_same_port() -> None:
             listener.close()
 
 
+def test_connections_send_small_writes_at_once_on_every_event_loop() -> None:
+    (listener,) = bind_tcp("127.0.0.1", 0)
+    with listener, socket.create_connection(listener.getsockname()):
+        accepted, _ = listener.accept()
+        with accepted:
+            assert accepted.proto == socket.IPPROTO_TCP  # asyncio looks at nothing else
+
+
 def test_a_port_in_use_is_an_error() -> None:
     (first,) = bind_tcp("127.0.0.1", 0)
     with first, pytest.raises(OSError, match="Address already in use"):
