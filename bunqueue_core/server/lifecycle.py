@@ -34,7 +34,7 @@ from bunqueue_core.plugins.manager import PluginManager
 from bunqueue_core.scheduling.repeat import Repeats
 from bunqueue_core.server.http.app import HttpApp, HttpOptions
 from bunqueue_core.server.http.listener import HttpServer
-from bunqueue_core.server.http.streams import Streams
+from bunqueue_core.server.http.streams import StreamLimits, Streams
 from bunqueue_core.server.limits import ConnectionLimits, RateLimiter
 from bunqueue_core.server.sockets import bind_tcp, bind_unix, remove_unix, tls_context
 from bunqueue_core.server.tcp.listener import TcpServer
@@ -87,13 +87,23 @@ class Server:
         plugins: drivers and strategies.
         log: the server's log.
         ports: clock, ids and randomness; None takes the real ones.
+        stream_limits: bounds and intervals of event streams and WebSockets; None takes the usual ones.
     """
 
-    def __init__(self, settings: Settings, plugins: PluginManager, log: Logger, *, ports: Ports | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        plugins: PluginManager,
+        log: Logger,
+        *,
+        ports: Ports | None = None,
+        stream_limits: StreamLimits | None = None,
+    ) -> None:
         self._settings = settings
         self._plugins = plugins
         self._log = log
         self._ports = ports or Ports()
+        self._stream_limits = stream_limits
         self._broker: Broker | None = None
         self._services: Services | None = None
         self._events: EventServices | None = None
@@ -233,7 +243,7 @@ class Server:
             ConnectionLimits(unsent_bytes=limits.tcp_max_write_queue_bytes, stall_ms=limits.tcp_idle_timeout_ms),
             limiter,
         )
-        streams = self._streams = Streams(services, monitoring=settings.monitoring)
+        streams = self._streams = Streams(services, self._stream_limits, settings.monitoring)
         app = HttpApp(
             services,
             HttpOptions(

@@ -26,7 +26,13 @@ from bunqueue_core.server.http.bodies import parse_json
 from bunqueue_core.server.http.catalogue import PATTERNS, matches
 from bunqueue_core.server.http.rendering import JsonReplies
 from bunqueue_core.server.http.streams import Streams, Told, Transport, queue_of
-from bunqueue_core.server.limits import MAX_CONCURRENT_COMMANDS, MAX_WAITING_BYTES, MAX_WAITING_FRAMES
+from bunqueue_core.server.limits import (
+    BAD_REQ_ID,
+    MAX_CONCURRENT_COMMANDS,
+    MAX_WAITING_BYTES,
+    MAX_WAITING_FRAMES,
+    can_be_echoed,
+)
 
 #: Longest message that is taken.
 MAX_MESSAGE_BYTES: Final = 1024 * 1024
@@ -141,6 +147,9 @@ class Socket:
             self._put(self._render.failure("Invalid command"))
             return
         req_id = request.get("reqId", ABSENT)
+        if not can_be_echoed(req_id):
+            self._put(self._render.failure(BAD_REQ_ID))
+            return
         if name == "Subscribe":
             self._subscribe(request.get("events"), req_id)
         elif name == "Unsubscribe":

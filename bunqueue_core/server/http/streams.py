@@ -30,6 +30,7 @@ from bunqueue_core.model.errors import BunqueueError, CapabilityError
 from bunqueue_core.model.requests import Event, QueueSummary
 from bunqueue_core.server.http.catalogue import public_name
 from bunqueue_core.server.http.monitor import Monitor
+from bunqueue_core.server.limits import UNREAD_EVENTS
 
 Transport = Literal["sse", "ws"]
 
@@ -512,8 +513,8 @@ async def serve_stream(
         streams.leave(stream)
         leaving.cancel()
         if stream.cut_off:
-            services.meters.cut_offs["unread events"] += 1
-            services.log.warn("Event stream cut off", reason="unread events")
+            services.meters.cut_offs[UNREAD_EVENTS] += 1
+            services.log.warn("Event stream cut off", reason=UNREAD_EVENTS)
 
 
 def queue_of(path: str, prefix: str) -> str | None:
