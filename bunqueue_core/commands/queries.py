@@ -22,9 +22,12 @@ from bunqueue_core.commands.table import (
 from bunqueue_core.model.errors import NotFound, ValidationError
 from bunqueue_core.model.job import JOB_STATES, JobState
 from bunqueue_core.model.options import text
-from bunqueue_core.model.payload import Packed
+from bunqueue_core.model.payload import Packed, is_shallow
 from bunqueue_core.model.requests import Counts, JobView, Page
 from bunqueue_core.model.wire import ViewWithoutState
+
+#: Levels of lists and maps in what is no id that an answer still echoes.
+MAX_ECHO_DEPTH: Final = 32
 
 #: Longest wait of ``WaitJob``, and its default, ms.
 MAX_JOB_WAIT_MS: Final = 600_000
@@ -75,7 +78,7 @@ def get_jobs(
 def get_state(session: Session, id: Value = None) -> Reply:
     """The state of a job. Never refused."""
     if not _may_be_known(id):
-        return {"id": id, "state": "unknown"}
+        return {"id": id if is_shallow(id, MAX_ECHO_DEPTH) else None, "state": "unknown"}
     return then(session.broker.states((id,)), lambda states: {"id": id, "state": states[0]})
 
 
@@ -83,7 +86,7 @@ def get_state(session: Session, id: Value = None) -> Reply:
 def get_result(session: Session, id: Value = None) -> Reply:
     """The result of a completed job. Never refused; null is a result."""
     if not _may_be_known(id):
-        return {"id": id}
+        return {"id": id if is_shallow(id, MAX_ECHO_DEPTH) else None}
 
     def found(results: list[bytes | None]) -> Members:
         return {"id": id} if results[0] is None else {"id": id, "result": Packed(results[0])}

@@ -18,7 +18,6 @@ from bunqueue_core.model.errors import SerializationError, ValidationError
 NULL = b"\xc0"
 
 
-
 class Packed(bytes):
     """An encoded payload where a plain value could stand too (an event's ``data``): encoders splice it in as it is."""
 
@@ -153,6 +152,32 @@ def widen(value: Any) -> Any:
             elif kind is dict or kind is list:
                 pending.append(item)
     return holder[0]
+
+
+def is_shallow(value: Any, levels: int) -> bool:
+    """Whether ``value`` can be sent back as it came.
+
+    That is every plain value; a list or map if nothing in it is nested deeper than ``levels`` and every text in it is well-formed.
+    """
+    layer = [value]
+    for _ in range(levels + 1):
+        inner: list[Any] = []
+        for container in layer:
+            if isinstance(container, dict):
+                inner += container
+                inner += container.values()
+            elif isinstance(container, list):
+                inner += container
+        if not inner:
+            return True
+        for part in inner:
+            if isinstance(part, str) and not part.isascii():
+                try:
+                    part.encode()
+                except UnicodeEncodeError:
+                    return False
+        layer = inner
+    return False
 
 
 def check_size(blob: bytes) -> None:

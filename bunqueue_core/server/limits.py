@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from bunqueue_core.model.payload import is_shallow
 from bunqueue_core.server.tcp.framing import MAX_FRAME_BYTES
 
 #: Commands of one connection that run at once; the next ones wait in order.
@@ -56,29 +57,8 @@ class ConnectionLimits:
 
 
 def can_be_echoed(req_id: Any) -> bool:
-    """Whether an answer can carry ``req_id``.
-
-    Plain values always can; lists and maps within :data:`MAX_REQ_ID_DEPTH`, if every text in them can be encoded.
-    """
-    layer = [req_id]
-    for _ in range(MAX_REQ_ID_DEPTH + 1):
-        inner: list[Any] = []
-        for value in layer:
-            if isinstance(value, dict):
-                inner += value
-                inner += value.values()
-            elif isinstance(value, list):
-                inner += value
-        if not inner:
-            return True
-        for value in inner:
-            if isinstance(value, str) and not value.isascii():
-                try:
-                    value.encode()
-                except UnicodeEncodeError:
-                    return False
-        layer = inner
-    return False
+    """Whether an answer can carry ``req_id``: any plain value, lists and maps within :data:`MAX_REQ_ID_DEPTH`."""
+    return is_shallow(req_id, MAX_REQ_ID_DEPTH)
 
 
 class RateLimiter:

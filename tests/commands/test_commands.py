@@ -386,6 +386,12 @@ class TestQueries:
         for id in (None, 5, "a\0", "\ud800"):
             assert desk.run("GetState", id=id) == {"id": id, "state": "unknown"}
             assert desk.run("GetResult", id=id) == {"id": id}
+        deep: Any = {}
+        for _ in range(600):
+            deep = {"a": deep}
+        for id in (deep, ["\ud800"]):
+            assert desk.run("GetState", id=id) == {"id": None, "state": "unknown"}
+            assert desk.run("GetResult", id=id) == {"id": None}
 
     def test_counts(self, desk: Desk) -> None:
         counts = Counts(1, 2, 3, 4, 5, 6, 7, 8)
