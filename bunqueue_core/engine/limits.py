@@ -8,6 +8,9 @@ from typing import Final
 #: Period of a rate limit that names none, ms.
 DEFAULT_RATE_DURATION_MS: Final = 1000
 
+#: A wait that a limit next to nothing makes endless is shown as this, ms: the largest integer that every client can represent.
+NEVER_MS: Final = 2**53 - 1
+
 
 class RateLimiter:
     """Token bucket: ``limit`` tokens at most, refilled evenly over ``duration_ms``. One delivery takes one token."""
@@ -51,7 +54,8 @@ class RateLimiter:
             return 0
         if tokens >= 1 or self.limit <= 0:
             return 0
-        return math.ceil((1 - tokens) * self.duration_ms / self.limit)
+        wait = (1 - tokens) * self.duration_ms / self.limit
+        return math.ceil(wait) if wait < NEVER_MS else NEVER_MS
 
 
 class ConcurrencyLimiter:

@@ -54,6 +54,7 @@ def test_what_the_wait_says() -> None:
     assert rate.wait_ms(0) == 500
     assert rate.wait_ms(0, max_jobs=3) == 0
     assert RateLimiter(0, 1000, None, 0).wait_ms(0) == 0
+    assert RateLimiter(5e-324, 1000, None, 0).wait_ms(0) == 2**53 - 1
 
 
 def test_a_fractional_bound_rounds_up() -> None:
