@@ -9,9 +9,11 @@ from bunqueue_core.client.job_async import Job
 from bunqueue_core.client.queue_async import Queue
 from bunqueue_core.client.queue_events_async import QueueEvents
 from bunqueue_core.client.queue_group_async import QueueGroup
+from bunqueue_core.client.simple_async import Bunqueue
 from bunqueue_core.client.worker_async import Worker
 
 __all__ = [
+    "Bunqueue",
     "CancelSignal",
     "Connection",
     "FlowNode",

@@ -41,6 +41,7 @@ RENAMES = {
     "_transport_asyncio": "_transport_threads",
     "acan_spawn": "can_spawn",
     "aclose": "close",
+    "afinished": "finished",
     "aopen_broker": "open_broker",
     "asettled": "settled",
     "aspawn": "spawn",

@@ -9,9 +9,11 @@ from bunqueue_core.client.job import Job
 from bunqueue_core.client.queue import Queue
 from bunqueue_core.client.queue_events import QueueEvents
 from bunqueue_core.client.queue_group import QueueGroup
+from bunqueue_core.client.simple import Bunqueue
 from bunqueue_core.client.worker import Worker
 
 __all__ = [
+    "Bunqueue",
     "CancelSignal",
     "Connection",
     "FlowNode",

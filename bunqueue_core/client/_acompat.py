@@ -128,3 +128,13 @@ def acan_spawn() -> bool:
 def can_spawn() -> bool:
     """Whether threads can be started: always."""
     return True
+
+
+def afinished(task: asyncio.Task[None]) -> bool:
+    """Whether a spawned task has ended."""
+    return task.done()
+
+
+def finished(thread: threading.Thread) -> bool:
+    """Whether a spawned thread has ended."""
+    return not thread.is_alive()

@@ -93,9 +93,18 @@ class AsyncioCrew:
         """Call the processor and return what it returns."""
         if self._is_async:
             return await self._processor(*arguments)
+        return await self._in_thread(self._processor, arguments)
+
+    async def invoke(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Call another function of the user's and return what it returns."""
+        if is_async(function):
+            return await function(*arguments)
+        return await self._in_thread(function, arguments)
+
+    async def _in_thread(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
         if self._threads is None:
             self._threads = ThreadPoolExecutor(self._size(), thread_name_prefix=f"{self._name}-job")
-        result = await asyncio.get_running_loop().run_in_executor(self._threads, lambda: self._processor(*arguments))
+        result = await asyncio.get_running_loop().run_in_executor(self._threads, lambda: function(*arguments))
         return await result if inspect.isawaitable(result) else result
 
     def close(self, force: bool) -> None:

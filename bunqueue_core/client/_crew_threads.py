@@ -243,12 +243,20 @@ class ThreadCrew:
         started = time.perf_counter()
         result = self._processor(*arguments)
         if self._is_async or hasattr(result, "__await__"):
-            result = asyncio.run_coroutine_threadsafe(_await(result), self._event_loop()).result()
+            result = self._finish(result)
         spent = time.perf_counter() - started
         # Down quickly, up slowly: threads that compete for the interpreter make quick jobs look slow.
         cost = self._cost
         self._cost = cost + (spent - cost) * (0.25 if spent < cost else 0.125)
         return result
+
+    def invoke(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Call another function of the user's and return what it returns."""
+        result = function(*arguments)
+        return self._finish(result) if hasattr(result, "__await__") else result
+
+    def _finish(self, awaitable: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(_await(awaitable), self._event_loop()).result()
 
     def _event_loop(self) -> asyncio.AbstractEventLoop:
         """The loop, in a thread of its own, on which asynchronous processors run."""
