@@ -39,7 +39,6 @@ from bunqueue_postgres.verbs.control import Controlling
 from bunqueue_postgres.verbs.deadletters import DeadLettering
 from bunqueue_postgres.verbs.flows import Flowing
 from bunqueue_postgres.verbs.inspect import Inspecting
-from bunqueue_postgres.verbs.logs import Logging
 from bunqueue_postgres.verbs.schedules import Scheduling
 from bunqueue_postgres.verbs.webhooks import Hooking
 
@@ -56,7 +55,7 @@ COUNT_FOR_S: Final = 60.0
 COUNTED: Final = ("waiting", "prioritized", "paused", "delayed", "active", "waitingChildren", "completed", "dlq")
 
 
-class PostgresBroker(Consuming, Flowing, Scheduling, Inspecting, Controlling, DeadLettering, Logging, Hooking):
+class PostgresBroker(Consuming, Flowing, Scheduling, Inspecting, Controlling, DeadLettering, Hooking):
     """See the module's head.
 
     Args:
@@ -121,9 +120,7 @@ class PostgresBroker(Consuming, Flowing, Scheduling, Inspecting, Controlling, De
                     await self.coordinator.unregister()
             except (TimeoutError, psycopg.Error, BunqueueError) as error:
                 # The leases end by themselves; what was accepted is committed.
-                self.log(
-                    "warning", "PostgreSQL broker closed without handing back its jobs", error=type(error).__name__
-                )
+                self.log("warn", "PostgreSQL broker closed without handing back its jobs", error=type(error).__name__)
         await self.database.close(5.0)
 
     async def _hand_back_all(self) -> None:

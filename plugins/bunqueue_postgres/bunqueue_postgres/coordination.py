@@ -99,7 +99,7 @@ class Coordinator:
             create(self._every(self._recovery_s, self._recover, "recovery", self._recovery_due)),
             create(self._every(lambda: MAINTENANCE_S, self._maintain, "maintenance")),
             create(self._every(lambda: PRUNE_S, self._prune_events, "event-retention")),
-            create(self._every(lambda: settings.effective_poll_ms / 1000, self._broker.run_schedules, "schedules")),
+            create(self._every(self._schedule_s, self._broker.run_schedules, "schedules")),
             create(self._poll()),
             create(self._listen()),
         ]
@@ -137,15 +137,14 @@ class Coordinator:
         A failure is a problem until the next success.
         """
         pause = interval()
-        while not await self.pause(pause * (0.95 + 0.1 * random.random()), early):
+        # Long pauses a little apart from other brokers; short ones are meant exactly.
+        while not await self.pause(pause * (0.95 + 0.1 * random.random()) if pause > 1 else pause, early):
             if early is not None:
                 early.clear()
             try:
                 await work()
             except (psycopg.Error, BunqueueError) as error:
-                self._broker.log(
-                    "warning", "PostgreSQL maintenance failed", subject=subject, error=type(error).__name__
-                )
+                self._broker.log("warn", "PostgreSQL maintenance failed", subject=subject, error=type(error).__name__)
                 self._broker.problem(subject, "the database is not reachable for coordination")
                 pause = min(RETRY_S, interval())
             else:
@@ -161,6 +160,12 @@ class Coordinator:
                 break
             seconds -= step
         return self._stopping.is_set()
+
+    def _schedule_s(self) -> float:
+        """Seconds to the next look for due schedulers: when the first one known is due, after a poll interval at the latest."""
+        longest = self._settings.effective_poll_ms
+        due = self._broker.next_schedule_ms
+        return (longest if due is None else max(1, min(longest, due))) / 1000
 
     def expect_expiry(self, in_ms: int) -> None:
         """A lease was given that runs out in ``in_ms``: look then, if the next look would be later."""
@@ -200,9 +205,7 @@ class Coordinator:
         if await self._register():
             self._fenced = False
             self._broker.problem("session", None)
-            self._broker.log(
-                "warning", "PostgreSQL broker session was lost and begun anew", broker=self._broker.broker_id
-            )
+            self._broker.log("warn", "PostgreSQL broker session was lost and begun anew", broker=self._broker.broker_id)
         else:
             self.fenced()
 

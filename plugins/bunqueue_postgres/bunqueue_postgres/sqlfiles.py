@@ -73,10 +73,10 @@ class Queries:
     move_reader: bytes
     namespace: bytes
     next_expiry: bytes
+    next_schedule: bytes
     obliterate: bytes
     outcome_feed: bytes
     outcomes: bytes
-    overdue_schedules: bytes
     policies: bytes
     priorities: bytes
     probe: bytes
@@ -113,6 +113,7 @@ class Queries:
     switch_webhook: bytes
     tally_webhooks: bytes
     totals: bytes
+    trim_events: bytes
     unmeet_edges: bytes
     unmet: bytes
     unregister_broker: bytes

@@ -27,6 +27,7 @@ from bunqueue_postgres.coordination import Coordinator
 from bunqueue_postgres.database import Connection, Database
 from bunqueue_postgres.errors import translate
 from bunqueue_postgres.events import Feed
+from bunqueue_postgres.gather import Call, Gatherer
 from bunqueue_postgres.keys import to_key
 from bunqueue_postgres.marks import Marks
 from bunqueue_postgres.planning import LINKABLE
@@ -74,6 +75,7 @@ class BrokerBase(Broker):
         self._closed: Answer[None] | None = None
         self.tasks: set[asyncio.Task[None]] = set()
         self._queue_ids: dict[str, int] = {}
+        self._queue_reads: dict[bytes, Gatherer[str]] = {}  #: by statement
         self._desks: dict[str, PullDesk] = {}
         self.marks = Marks()
         self.held: dict[str, str] = {}  #: job id → session, of deliveries that a session would hand back
@@ -127,7 +129,7 @@ class BrokerBase(Broker):
             try:
                 await work
             except (psycopg.Error, BunqueueError) as error:
-                self.log("warning", "PostgreSQL event feed could not begin", error=type(error).__name__)
+                self.log("warn", "PostgreSQL event feed could not begin", error=type(error).__name__)
             finally:
                 self.database.gate = None
 
@@ -168,8 +170,26 @@ class BrokerBase(Broker):
         return Answer.failed(refusal) if refusal is not None else self.answer(work(*arguments))
 
     def read_queue(self, query: bytes, queue: str) -> Answer[list[tuple[Any, ...]]]:
-        """Rows of a statement that takes the namespace and the name of a queue."""
-        return self.command(self.run, query, (Int4(self.ns), queue))
+        """Rows of a statement that takes the namespace and names of queues; the rows of this queue, without the name before them.
+
+        Concurrent reads of a kind, of whatever queues, share a statement.
+        """
+        refusal = self.refusal()
+        if refusal is not None:
+            return Answer.failed(refusal)
+        gatherer = self._queue_reads.get(query)
+        if gatherer is None:
+
+            async def flush(calls: list[Call[str]]) -> None:
+                rows = await self.run(query, (Int4(self.ns), arrays.texts(list({call.input for call in calls}))))
+                found: dict[str, list[tuple[Any, ...]]] = {}
+                for row in rows:
+                    found.setdefault(row[0], []).append(row[1:])
+                for call in calls:
+                    call.answer.settle(found.get(call.input, []))
+
+            gatherer = self._queue_reads[query] = Gatherer(flush, self.spawn)
+        return gatherer.add(queue, 1)
 
     # -- hints ---
 
@@ -194,7 +214,7 @@ class BrokerBase(Broker):
         """Number of a queue, None if it is not registered."""
         known = self._queue_ids.get(name)
         if known is None:
-            rows = await self.database.run(self.queries.queue, (Int4(self.ns), name))
+            rows = await self.read_queue(self.queries.queue, name)
             if not rows:
                 return None
             known = self._queue_ids[name] = rows[0][0]

@@ -16,7 +16,8 @@ from bunqueue_postgres.changes import Changes
 from bunqueue_postgres.database import Connection
 from bunqueue_postgres.keys import is_whole, to_key, unescape
 from bunqueue_postgres.records import Record
-from bunqueue_postgres.verbs.base import STEP_ROWS, BrokerBase, check_lease
+from bunqueue_postgres.verbs.base import STEP_ROWS, check_lease
+from bunqueue_postgres.verbs.logs import Logging
 
 #: Keys of a flow job's payload that say where it stands in its flow.
 FLOW_KEYS: Final = ("__parentId", "__parentQueue", "__childrenIds", "__flowParentId", "__flowParentIds")
@@ -31,7 +32,7 @@ _RUN_SET_STATES: Final = (None, "waiting", "wait", "delayed", "prioritized", "pa
 Decide = Callable[[Record, int], "transitions.Outcome | None"]
 
 
-class Controlling(BrokerBase):
+class Controlling(Logging):
     """The verbs that steer."""
 
     # -- queues -------------------------------------------------------------------------------------------------------
@@ -107,6 +108,16 @@ class Controlling(BrokerBase):
         await self.run(self.queries.forget_queue, (Int4(queue_id),))
         self.marks.forget(queue)
         self.coordinator.announce()
+
+    def trim_events(self, queue: str, keep: int) -> Answer[int]:
+        return self.command(self._trim_events, queue, keep)
+
+    async def _trim_events(self, queue: str, keep: int) -> int:
+        # Outcomes among them have to be counted before they go.
+        await self.count_outcomes()
+        rows = await self.run(self.queries.trim_events, (Int4(self.ns), queue, Int8(keep)))
+        removed: int = rows[0][0]
+        return removed
 
     def promote_jobs(self, queue: str, count: int | None = None) -> Answer[int]:
         return self.command(self._promote_jobs, queue, count)

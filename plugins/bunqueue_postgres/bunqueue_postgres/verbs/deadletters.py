@@ -159,7 +159,7 @@ class DeadLettering(BrokerBase):
         return self.command(self._dlq_stats, queue)
 
     async def _dlq_stats(self, queue: str) -> dict[str, Any]:
-        config = await self.database.run(self.queries.queue, (Int4(self.ns), queue))
+        config = await self.read_queue(self.queries.queue, queue)
         policy = read_dlq_config(config[0][3] if config else None)
         records = await self._dead(queue, None, None)
         clock = await self.database.run(self.queries.clock, ())

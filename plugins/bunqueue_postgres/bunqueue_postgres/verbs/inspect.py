@@ -78,7 +78,7 @@ class Inspecting(BrokerBase):
     async def _jobs(self, queue: str, states: Sequence[JobState], page: Page) -> list[JobView]:
         wanted = set(states) if states else set(_LISTED_STATES)
         if states:
-            rows = await self.database.run(self.queries.queue, (Int4(self.ns), queue))
+            rows = await self.read_queue(self.queries.queue, queue)
             if rows and rows[0][1]:
                 # While a queue is paused its ready jobs show as paused only.
                 ready: set[JobState] = {"waiting", "prioritized"}
@@ -134,18 +134,7 @@ class Inspecting(BrokerBase):
             call.answer.settle([known.get(to_key(id)) for id in call.input])
 
     def counts(self, queue: str) -> Answer[Counts]:
-        return self.command(self._counts, queue)
-
-    async def _counts(self, queue: str) -> Counts:
-        rows = await self.database.run(self.queries.counts, (Int4(self.ns), queue))
-        if not rows:
-            return Counts()
-        paused, waiting, prioritized, delayed, active, completed, failed, gated = rows[0]
-        counts = Counts(waiting, prioritized, delayed, active, completed, failed, gated)
-        if paused:
-            counts.paused = waiting + prioritized
-            counts.waiting = counts.prioritized = 0
-        return counts
+        return self.read_queue(self.queries.counts, queue).map(_counts_of_rows)
 
     def counts_per_priority(self, queue: str) -> Answer[dict[int, int]]:
         return self.read_queue(self.queries.priorities, queue).map(lambda rows: {row[0]: row[1] for row in rows})
@@ -208,3 +197,14 @@ class Inspecting(BrokerBase):
 
 def _first(values: list[Any]) -> Any:
     return values[0]
+
+
+def _counts_of_rows(rows: list[tuple[Any, ...]]) -> Counts:
+    if not rows:
+        return Counts()
+    paused, waiting, prioritized, delayed, active, completed, failed, gated = rows[0]
+    counts = Counts(waiting, prioritized, delayed, active, completed, failed, gated)
+    if paused:
+        counts.paused = waiting + prioritized
+        counts.waiting = counts.prioritized = 0
+    return counts

@@ -141,14 +141,18 @@ class Logging(BrokerBase):
 
         return await self.database.transaction(body)
 
+    async def count_outcomes(self) -> None:
+        """Have the newest outcomes counted."""
+        for _ in range(FOLD_TRIES):
+            if await self.fold_metrics():
+                return
+            await asyncio.sleep(FOLD_WAIT_S)
+
     def queue_metrics(self, queue: str, type: str, start: int = 0, end: int = -1) -> Answer[QueueMetrics]:
         return self.command(self._queue_metrics, queue, type, start, end)
 
     async def _queue_metrics(self, queue: str, type: str, start: int, end: int) -> QueueMetrics:
-        for _ in range(FOLD_TRIES):
-            if await self.fold_metrics():
-                break
-            await asyncio.sleep(FOLD_WAIT_S)
+        await self.count_outcomes()
         rows = await self.run(self.queries.metrics, (Int4(self.ns), queue, type))
         counts = {minute: (count, latest) for minute, count, latest in rows}
         total, latest_at = counts.pop(_TOTAL, (0, 0))

@@ -33,6 +33,9 @@ class Scheduling(Producing):
 
     def __init__(self, settings: PostgresStorage, context: OpenContext) -> None:
         super().__init__(settings, context)
+        self.next_schedule_ms: int | None = (
+            None  #: when the next run is due, ms from the last look; None: none is known
+        )
         self._definitions = DefinitionReader(JobReader(BACKOFF_STRATEGIES, Repeats().check_pattern))
 
     # -- verbs --------------------------------------------------------------------------------------------------------
@@ -138,10 +141,12 @@ class Scheduling(Producing):
     # -- runs ---------------------------------------------------------------------------------------------------------
 
     async def run_schedules(self) -> None:
-        """Run every scheduler that is due and that no other broker is running."""
-        rows = await self.run(self.queries.overdue_schedules, (Int4(self.ns),))
-        while rows[0][0] and await self._run_some():
-            pass
+        """Run every scheduler that is due and that no other broker is running, and note when the next one is due."""
+        while True:
+            rows = await self.run(self.queries.next_schedule, (Int4(self.ns),))
+            self.next_schedule_ms = rows[0][0]
+            if self.next_schedule_ms is None or self.next_schedule_ms > 0 or not await self._run_some():
+                return
 
     async def _run_some(self) -> int:
         """Run some; gives their number. A run, its job and the next time are one transaction: each slot fires once."""

@@ -1,7 +1,7 @@
--- Jobs of a queue by state, with whether the queue is paused. No row for an unknown queue. Locks nothing.
+-- Jobs of queues by state, with the queue's name and whether it is paused. No row for an unknown queue. Locks nothing.
 -- Index: each subselect the partial index of its state; index-only where vacuum has been.
 SELECT
-    q.paused,
+    q.name, q.paused,
     queued.waiting, queued.prioritized, queued.delayed,
     (SELECT count(*) FROM bunqueue.jobs j WHERE j.queue_id = q.id AND j.status = 3),
     (SELECT count(*) FROM bunqueue.jobs j WHERE j.queue_id = q.id AND j.status = 4),
@@ -23,4 +23,4 @@ FROM bunqueue.queues q CROSS JOIN (SELECT bunqueue.now_ms() AS now) clock CROSS 
         WHERE j.queue_id = q.id AND j.status = 0 AND j.group_id IS NOT NULL
     ) AS queued
 ) AS queued
-WHERE q.ns = $1::int4 AND q.name = $2::text
+WHERE q.ns = $1::int4 AND q.name = ANY ($2::text[])
