@@ -18,6 +18,7 @@ from bunqueue_core.model.ports import Ports
 from bunqueue_core.model.requests import Event
 
 if TYPE_CHECKING:
+    from bunqueue_core.backup.reports import BackupStatistics
     from bunqueue_core.events.services import EventStatistics
 
 
@@ -37,6 +38,7 @@ class Services:
         packer: packs results.
         private_webhooks: webhooks may point into private networks.
         events: counters of webhooks and event sinks; None where neither runs.
+        backups: numbers of backups; None where there are none.
         announce: takes what happens for those who watch the server, a name such as ``queue:paused`` and its fields; None while
             nobody does.
     """
@@ -52,6 +54,7 @@ class Services:
     packer: Packer = field(default_factory=Packer)
     private_webhooks: bool = False
     events: Callable[[], EventStatistics] | None = None
+    backups: Callable[[], BackupStatistics] | None = None
     announce: Callable[[str, Mapping[str, Any]], None] | None = None
 
     def tell(self, event: str, /, **fields: Any) -> None:

@@ -1,10 +1,10 @@
 """A server's life: storage, listeners, work, an orderly stop.
 
-Start, each step only if the one before succeeded: open the storage and recover it; start event sinks and webhooks; bind every
-listener; accept; announce. The stop that SIGTERM or SIGINT asks for: hand out and take in no more work, keep the connections
-so that workers can say what became of the jobs they hold, for so long at most; then close the connections, deliver the events
-that wait, hand back what is still held, write what was accepted, release the storage. A second signal skips the waiting; a
-third ends the process at once.
+Start, each step only if the one before succeeded: ask the backup target; open the storage and recover it; start event sinks and
+webhooks; bind every listener; accept; begin the schedule of backups; announce. The stop that SIGTERM or SIGINT asks for: hand out
+and take in no more work, keep the connections so that workers can say what became of the jobs they hold, for so long at most; then
+close the connections, end a backup that is being made, deliver the events that wait, hand back what is still held, write what was
+accepted, release the storage. A second signal skips the waiting; a third ends the process at once.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from socket import socket
 from typing import Any, Final
 
 from bunqueue_core import __version__
+from bunqueue_core.backup.hosting import ServerBackups
 from bunqueue_core.broker.protocol import Broker
 from bunqueue_core.broker.workers import WorkerRegistry
 from bunqueue_core.commands.monitoring import resident_bytes
@@ -46,6 +47,10 @@ DRAIN_POLL_S: Final = 0.05
 #: How long webhooks and event sinks may take to deliver what waits, seconds; and how long when a second signal came.
 EVENTS_S: Final = 5.0
 HURRIED_EVENTS_S: Final = 1.0
+
+#: How long a backup that is being made may take to withdraw what it has begun, seconds; and how long when a second signal came.
+BACKUPS_S: Final = 5.0
+HURRIED_BACKUPS_S: Final = 1.0
 
 #: How long the storage may take to write what it has, seconds; and how long when a second signal came.
 CLOSE_S: Final = 10.0
@@ -107,6 +112,7 @@ class Server:
         self._broker: Broker | None = None
         self._services: Services | None = None
         self._events: EventServices | None = None
+        self._backups: ServerBackups | None = None
         self._tcp: TcpServer | None = None
         self._http: HttpServer | None = None
         self._streams: Streams | None = None
@@ -164,7 +170,7 @@ class Server:
         """Open the storage, start what receives events, bind the listeners, accept connections.
 
         Raises:
-            ConfigurationError: TLS files, an address or an event sink cannot be used.
+            ConfigurationError: TLS files, an address, an event sink or the backup target cannot be used.
             BunqueueError: the storage cannot be opened.
         """
         settings = self._settings
@@ -172,6 +178,14 @@ class Server:
         context = tls_context(server.tls_cert_file, server.tls_key_file)
         driver = self._plugins.driver(settings.storage.driver)
         asyncio.get_running_loop().set_exception_handler(self._unexpected)
+        backups = self._backups = ServerBackups(
+            settings,
+            self._plugins,
+            self._ports,
+            self._log,
+            announce=lambda name, fields: services.tell(name, **fields),
+        )
+        await backups.open()
         broker = open_broker(
             settings.storage, self._plugins, ports=self._ports, role="server", log=self._log.component("Storage")
         )
@@ -199,11 +213,13 @@ class Server:
             announce=lambda name, fields: services.tell(name, **fields),
         )
         services.events = self._events.statistics
+        services.backups = backups.statistics
         await self._events.start()
         tcp_sockets, tcp_address = self._bind("tcp", server.tcp_socket_path, server.host, server.tcp_port)
         http_sockets, http_address = self._bind("http", server.http_socket_path, server.host, server.http_port)
         await self._serve(services, context, tcp_sockets, http_sockets)
         self._every(settings.timeouts.worker_cleanup_interval_ms, services.workers.sweep)
+        backups.start(broker)
         return Listening(tcp=tcp_address, http=http_address, storage=driver.describe(settings.storage))
 
     def _bind(
@@ -321,6 +337,9 @@ class Server:
         if self._http is not None:
             await self._http.stop()
             self._http = None
+        if self._backups is not None:
+            await self._backups.stop(HURRIED_BACKUPS_S if self._hurry.is_set() else BACKUPS_S)
+            self._backups = None
         if self._events is not None:
             await self._events.stop(HURRIED_EVENTS_S if self._hurry.is_set() else EVENTS_S)
             self._events = None

@@ -144,11 +144,13 @@ GAUGES = {
     *("bunqueue_backup_retention", "bunqueue_backup_consecutive_failures"),
     *("bunqueue_backup_last_success_timestamp_seconds", "bunqueue_backup_last_failure_timestamp_seconds"),
     *("bunqueue_backup_last_duration_seconds", "bunqueue_backup_last_size_bytes"),
+    *("bunqueue_backup_last_verified_timestamp_seconds", "bunqueue_backup_last_verified_age_seconds"),
 }
 COUNTERS = {
     *(f"bunqueue_jobs_{name}" for name in ("pushed", "pulled", "completed", "failed")),
     *("bunqueue_workers_processed", "bunqueue_workers_failed", "process_cpu_seconds", "bunqueue_cut_off_connections"),
     *(f"bunqueue_backup_{name}" for name in ("attempts", "successes", "failures", "overlap_rejections")),
+    *("bunqueue_backup_verifications", "bunqueue_backup_verification_failures"),
 }
 BY_QUEUE = {f"bunqueue_queue_jobs_{state}" for state in ("waiting", "prioritized", "delayed", "active", "dlq")}
 HISTOGRAMS = {f"bunqueue_{name}_duration_seconds" for name in ("push", "pull", "ack")}

@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from bunqueue_core.backup.reports import BackupStatistics
 from bunqueue_core.commands.meters import Histogram
 from bunqueue_core.commands.monitoring import resident_bytes
 from bunqueue_core.commands.session import Services
@@ -155,21 +156,47 @@ class _Snapshot(Collector):
         yield _gauge("bunqueue_queue_metrics_exported", "Queues with series of their own", shown)
         yield _gauge("bunqueue_queue_metrics_omitted", "Queues without", self._queues - shown)
 
-    @staticmethod
-    def _backups() -> Iterator[Metric]:
-        # No backup service runs in this process; the series are there all the same, as dashboards expect.
-        for name in ("enabled", "scheduler_running", "in_progress", "interval_seconds", "retention"):
-            yield _gauge(f"bunqueue_backup_{name}", f"Backups: {name.replace('_', ' ')}", 0)
-        for name in ("attempts", "successes", "failures", "overlap_rejections"):
-            yield _counter(f"bunqueue_backup_{name}", f"Backups: {name.replace('_', ' ')}", 0)
-        for name in (
-            "consecutive_failures",
-            "last_success_timestamp_seconds",
-            "last_failure_timestamp_seconds",
-            "last_duration_seconds",
-            "last_size_bytes",
+    def _backups(self) -> Iterator[Metric]:
+        # The series are there on every server, as dashboards expect; all zero where no backups can be made.
+        numbers = self._services.backups() if self._services.backups is not None else BackupStatistics()
+        verified_at = numbers.last_verified_at
+        age_s = (self._services.ports.now() - verified_at) / 1000 if verified_at is not None else float("nan")
+        for name, text, value in (
+            ("enabled", "Backups are made on a schedule", numbers.enabled),
+            ("scheduler_running", "The schedule of backups runs", numbers.scheduler_running),
+            ("in_progress", "A backup is being made", numbers.in_progress),
+            ("interval_seconds", "Time from one backup to the next", numbers.interval_ms / 1000),
+            ("retention", "Backups that are kept", numbers.retention),
+            ("consecutive_failures", "Backups that failed since the last success", numbers.consecutive_failures),
+            (
+                "last_success_timestamp_seconds",
+                "When a backup last succeeded; 0: never",
+                (numbers.last_success_at or 0) / 1000,
+            ),
+            (
+                "last_failure_timestamp_seconds",
+                "When a backup last failed; 0: never",
+                (numbers.last_failure_at or 0) / 1000,
+            ),
+            ("last_duration_seconds", "How long the last backup took", (numbers.last_duration_ms or 0) / 1000),
+            ("last_size_bytes", "Size of the last backup", numbers.last_size_bytes or 0),
+            (
+                "last_verified_timestamp_seconds",
+                "When the backup was made that was verified last; 0: none was since the start",
+                (verified_at or 0) / 1000,
+            ),
+            ("last_verified_age_seconds", "Age of the backup that was verified last; NaN: none was", age_s),
         ):
-            yield _gauge(f"bunqueue_backup_{name}", f"Backups: {name.replace('_', ' ')}", 0)
+            yield _gauge(f"bunqueue_backup_{name}", text, value)
+        for name, text, value in (
+            ("attempts", "Backups begun", numbers.attempts),
+            ("successes", "Backups that succeeded", numbers.successes),
+            ("failures", "Backups that failed", numbers.failures),
+            ("overlap_rejections", "Calls for a backup while one was being made", numbers.overlap_rejections),
+            ("verifications", "Verifications that succeeded", numbers.verifications),
+            ("verification_failures", "Verifications that failed", numbers.verification_failures),
+        ):
+            yield _counter(f"bunqueue_backup_{name}", text, value)
 
     def _latencies(self) -> Iterator[Metric]:
         for name, histogram in self._services.meters.latencies.items():
