@@ -30,11 +30,8 @@ nothing to a job that has no such value. The condition of ``idx_jobs_pending`` i
 
 from __future__ import annotations
 
-import os
 import sqlite3
-import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
@@ -45,15 +42,14 @@ from sqlite_utils import Database
 from bunqueue_core.model.errors import ConfigurationError, JournalError
 from bunqueue_core.storage.changes import JOB_COLUMNS, PLAIN_COLUMNS, REST_COLUMNS, TABLES, Table
 from bunqueue_sqlite.errors import journal_error
+from bunqueue_sqlite.migration import PROGRESS_TABLE, Log, Migration, Step, mark
+from bunqueue_sqlite.migration import VERSION_TABLE as VERSION_TABLE
 
 #: Version of the schema that this package reads and writes.
 SCHEMA_VERSION: Final = 1
 
 #: ``PRAGMA application_id`` of our files: "bunQ".
 APPLICATION_ID: Final = int.from_bytes(b"bunQ", "big")
-
-#: Where our versions stand, one row for each that was applied.
-VERSION_TABLE: Final = "bunqueue_schema"
 
 #: How long to wait for another process that reads the file while it is migrated, ms.
 LOCK_WAIT_MS: Final = 5_000
@@ -127,18 +123,6 @@ OWN_TABLES: Final = (
 #: Tables that follow from their descriptions.
 DESCRIBED_TABLES: Final[tuple[Table, ...]] = (QUEUE_TABLE, *TABLES)
 
-#: Writes one log record: level, message, fields.
-Log = Callable[..., None]
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """What leads from the version before to ``version``; runs in one transaction with the mark that it is done."""
-
-    version: int
-    apply: Callable[[Database], None]
-
-
 #: Steps from version 1 on, ascending and without gaps.
 STEPS: Final[tuple[Step, ...]] = ()
 
@@ -180,7 +164,7 @@ def prepare(
             return
         version = int.from_bytes(header[60:64], "big")
         if version <= target:
-            version, lacking = _look(path, vfs)
+            version, lacking = _look(path, vfs, target)
             if version == 0:
                 _create(path, now, target)
                 return
@@ -223,12 +207,16 @@ def _refuse_foreign(path: Path, header: bytes) -> None:
 
 
 def _table_names(path: Path) -> list[str] | None:
-    """Names of the tables in a foreign file, None if it cannot be read. ``immutable`` takes no locks and makes no files."""
+    """Names of the tables in a foreign file, None if it cannot be read. Nothing of it is changed."""
     try:
-        connection = apsw.Connection(
-            f"file:{quote(str(path))}?immutable=1", flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
-        )
-    except apsw.Error:
+        if _log_of(path):  # all its tables may still be there
+            connection = _connect_to_look(path)
+        else:
+            # takes no locks and makes no files
+            connection = apsw.Connection(
+                f"file:{quote(str(path))}?immutable=1", flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
+            )
+    except (apsw.Error, OSError):
         return None
     try:
         rows = connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name").fetchall()
@@ -239,18 +227,45 @@ def _table_names(path: Path) -> list[str] | None:
         connection.close()
 
 
-def _look(path: Path, vfs: str) -> tuple[int, bool]:
+def _log_of(path: Path) -> bool:
+    """True if there is a write-ahead log with something in it beside the file."""
+    log = path.with_name(path.name + "-wal")
+    return log.exists() and log.stat().st_size > 0
+
+
+def _connect_to_look(path: Path, vfs: str = "") -> apsw.Connection:
+    """A connection that leaves everything as it is: a log stays what it is, and files that were not there are not left behind."""
+    try:
+        # Alone, SQLite keeps the log's index in memory instead of making a file for it.
+        return _connected(path, vfs, "PRAGMA locking_mode = EXCLUSIVE")
+    except apsw.BusyError:
+        return _connected(path, vfs, f"PRAGMA busy_timeout = {LOCK_WAIT_MS}")
+
+
+def _connected(path: Path, vfs: str, pragma: str) -> apsw.Connection:
+    connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE, vfs=vfs or None)
+    try:
+        if _log_of(path):
+            connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+        connection.execute(pragma).fetchall()
+        connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchall()  # takes the locks
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _look(path: Path, vfs: str, target: int) -> tuple[int, bool]:
     """(recorded version, whether described tables or columns are lacking) of a file that is ours.
 
-    Version 0 means that nothing is in it: a crash during its creation was taken back just now.
+    Version 0 means that nothing is in it: a crash during its creation was taken back just now. A file whose migration was
+    interrupted has the version that it came from, unless it was under way to a newer one than we know.
 
     What an earlier process left in the log beside the file counts; it is not carried over into the file yet, so that a file that
     turns out to be newer stays as it is.
     """
-    connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE, vfs=vfs or None)
+    connection = _connect_to_look(path, vfs)
     try:
-        connection.set_busy_timeout(LOCK_WAIT_MS)
-        connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         if not connection.table_exists(None, VERSION_TABLE):
             if not connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchall():
                 return 0, True
@@ -258,6 +273,10 @@ def _look(path: Path, vfs: str) -> tuple[int, bool]:
         ((version,),) = connection.execute(f"SELECT max(version) FROM {VERSION_TABLE}").fetchall()
         if version is None:
             raise JournalError("the database has no record of its schema version; it is damaged: restore a backup")
+        if connection.table_exists(None, PROGRESS_TABLE):
+            ((begun,),) = connection.execute(f"SELECT max(version) FROM {PROGRESS_TABLE}").fetchall()
+            if begun is not None and int(begun) > target:
+                return int(begun), True
         lacking = any(
             set(table.column_names)
             - {str(row[1]) for row in connection.execute(f"PRAGMA table_info({_quoted(table.name)})")}
@@ -289,7 +308,7 @@ def _create(path: Path, now: Callable[[], int], version: int) -> None:
             db.execute(statement)
         _describe_tables(db)
         db.table(VERSION_TABLE).create({"version": int, "applied_at": int}, pk="version", not_null={"applied_at"})
-        _mark(db, version, now())
+        mark(db, version, now())
         db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         db.execute("COMMIT")
     finally:
@@ -297,58 +316,19 @@ def _create(path: Path, now: Callable[[], int], version: int) -> None:
 
 
 def _migrate(path: Path, found: int, *, now: Callable[[], int], log: Log, steps: Sequence[Step], target: int) -> None:
-    begun = time.monotonic()
-    version = found
-    about = {"fromVersion": found, "toVersion": target}
-    if found < target:
-        log("info", "Starting SQLite migration", databaseBytes=os.path.getsize(path), **about)
+    migration: Migration | None = None
     db = _exclusive(path)
     try:
-        for step in steps:
-            if not found < step.version <= target:
-                continue
-            log("info", "Applying SQLite migration step", version=step.version, targetVersion=target)
-            version = step.version
-            db.execute("BEGIN EXCLUSIVE")
-            step.apply(db)
-            _mark(db, version, now())
-            db.execute("COMMIT")
-            log("info", "Completed SQLite migration step", version=step.version, targetVersion=target)
-        if version != target:
-            raise ConfigurationError(
-                f"storage.dataPath: '{path}' has schema version {found}, from which there is no way to version {target};"
-                " open it with an earlier version of bunqueue_sqlite first"
-            )
+        if found < target:
+            migration = Migration(db, path, now=now, log=log, found=found, target=target)
+            migration.run(steps)
         db.execute("BEGIN EXCLUSIVE")
         _describe_tables(db)
         db.execute("COMMIT")
-    except BaseException as error:
-        log(
-            "error",
-            "SQLite migration failed",
-            failedVersion=version,
-            durationMs=round((time.monotonic() - begun) * 1000),
-            resumable=True,
-            error=type(error).__name__,
-            **about,
-        )
-        raise
     finally:
         db.close()
-    if found < target:
-        log(
-            "info",
-            "Completed SQLite migration",
-            durationMs=round((time.monotonic() - begun) * 1000),
-            databaseBytes=os.path.getsize(path),
-            **about,
-        )
-
-
-def _mark(db: Database, version: int, now: int) -> None:
-    """Record ``version``, in its table and in the header, where it can be read without opening the database."""
-    db.table(VERSION_TABLE).insert({"version": version, "applied_at": now})
-    db.execute(f"PRAGMA user_version = {version}")
+    if migration is not None:
+        migration.finished()
 
 
 def _describe_tables(db: Database) -> None:
