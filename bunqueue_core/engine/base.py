@@ -218,8 +218,7 @@ class EngineBase:
         if job.group_id is not None and queue.groups is not None:
             group = queue.groups.by_id.get(job.group_id)
             if group is not None:
-                group.active = max(0, group.active - 1)
-                queue.groups.forget_idle(group)
+                queue.groups.left_active(group)
                 self.wake(queue)
 
     def release_key(self, queue: QueueState, job: Job) -> None:

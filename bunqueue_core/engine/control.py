@@ -525,7 +525,12 @@ class Controlling(Consuming, DeadLetters, Inspecting):
     def rate_limit_group(self, name: str, group_id: str, duration_ms: int, now: int) -> None:
         """Block a group until ``duration_ms`` from now, replacing any earlier block."""
         queue = self.queue(name)
-        queue.group_set().get(group_id).blocked_until = now + duration_ms
+        groups = queue.group_set()
+        group = groups.get(group_id)
+        group.blocked_until = now + duration_ms
+        groups.changed(group)
+        groups.forget_idle(group)
+        self.wake(queue)  # the block may end earlier than the one before
 
     def _group_changed(self, queue: QueueState, group_id: str) -> None:
         groups = queue.group_set()
@@ -545,6 +550,7 @@ class Controlling(Consuming, DeadLetters, Inspecting):
         else:
             self.marks.table_removed(GROUP_TABLE, queue.name, group_id)
             groups.forget_idle(group)
+        groups.changed(group)
         self.wake(queue)
 
     # -- logs ---------------------------------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ class Inspecting(EngineBase):
         prioritized = queue.ready.prioritized
         if queue.groups is not None and queue.groups.ready:
             ready += queue.groups.ready
-            prioritized += sum(job.priority > 0 for job in queue.groups)
+            prioritized += queue.groups.prioritized
         counts = Counts(
             delayed=queue.delayed_count,
             active=len(queue.active),

@@ -81,9 +81,7 @@ class Producing(DependencyRules):
             ids.append(id)
             priority = spec.priority
             if spec.delay > 0:
-                job = Job(
-                    id, name, spec.name, spec.data, spec.options, priority, now, now + spec.delay, "delayed", now
-                )
+                job = Job(id, name, spec.name, spec.data, spec.options, priority, now, now + spec.delay, "delayed", now)
                 delayed.append(job)
             else:
                 state: JobState = "prioritized" if priority > 0 else "waiting"
