@@ -244,7 +244,9 @@ class Streams:
         self._begin(self._tick())
 
     def _unwatch(self) -> None:
-        self._leaving = None
+        if self._leaving is not None:
+            self._leaving.cancel()
+            self._leaving = None
         self.services.announce = self.services.workers.tell = None
         for stop in self._stops:
             stop()
