@@ -12,6 +12,9 @@ from bunqueue_core.client.queue_group import QueueGroup
 from bunqueue_core.client.simple import Bunqueue
 from bunqueue_core.client.worker import Worker
 
+#: Names by which programs that come from BullMQ Pro know the same classes.
+QueuePro, WorkerPro, QueueEventsPro, JobPro = Queue, Worker, QueueEvents, Job
+
 __all__ = [
     "Bunqueue",
     "CancelSignal",
@@ -19,9 +22,13 @@ __all__ = [
     "FlowNode",
     "FlowProducer",
     "Job",
+    "JobPro",
     "ProcessorContext",
     "Queue",
     "QueueEvents",
+    "QueueEventsPro",
     "QueueGroup",
+    "QueuePro",
     "Worker",
+    "WorkerPro",
 ]

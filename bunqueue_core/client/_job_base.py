@@ -71,7 +71,9 @@ class JobBase:
     """
 
     __slots__ = (
+        "_batch",
         "_data",
+        "_failure",
         "_hooks",
         "_options",
         "_raw",
@@ -106,6 +108,8 @@ class JobBase:
         self._verbs = verbs
         self._hooks = hooks
         self._released = False
+        self._batch: list[Any] | None = None
+        self._failure: BaseException | None = None
         self._options: Mapping[str, Any] | None = None
         self.token = token
         self._data = _UNREAD
@@ -136,6 +140,8 @@ class JobBase:
         job._verbs = verbs
         job._hooks = None
         job._released = False
+        job._batch = None
+        job._failure = None
         job._options = options
         job.token = None
         job._data = data
@@ -362,6 +368,24 @@ class JobBase:
         if backoff not in (None, 1000):
             found["backoff"] = backoff
         return found
+
+    # -- in a batch ---------------------------------------------------------------------------------------------------
+
+    def get_batch(self) -> list[Any]:
+        """The jobs of the batch that this one leads, itself first.
+
+        Raises:
+            RuntimeError: it was not handed to a processor as the leader of a batch.
+        """
+        if self._batch is None:
+            raise RuntimeError("Job does not lead a batch; give the worker the option 'batch'")
+        return list(self._batch)
+
+    def set_as_failed(self, error: BaseException | str) -> None:
+        """Let this job of a batch fail with ``error``, whatever becomes of the others."""
+        self._failure = RuntimeError(error) if isinstance(error, str) else error
+
+    # -- as JSON ------------------------------------------------------------------------------------------------------
 
     def to_json(self) -> dict[str, Any]:
         """The job under the names of the TypeScript client."""

@@ -20,7 +20,7 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from bunqueue_core.client._events import LOGGER, Emitter
@@ -321,6 +321,112 @@ def make_limiters(
     return StartLimiter(max(1, int(limit)), duration, clock), None
 
 
+@dataclass(frozen=True, slots=True)
+class BatchOptions:
+    """How jobs are gathered into batches. ``timeout_s`` 0 waits for ``min_size`` jobs as long as it takes."""
+
+    size: int
+    min_size: int
+    timeout_s: float
+    affine: bool
+
+    @classmethod
+    def checked(cls, batch: Mapping[str, Any], limiter: StartLimiter | None) -> BatchOptions:
+        """Check ``{"size", "min_size": 1, "timeout": 0, "group_affinity": False}``; ``timeout`` in ms.
+
+        Raises:
+            TypeError: a key is not known.
+            ValueError: a value is out of its bounds.
+        """
+        names = {"minSize": "min_size", "groupAffinity": "group_affinity"}
+        given = {names.get(key, key): value for key, value in batch.items()}
+        for key in given:
+            if key not in ("size", "min_size", "timeout", "group_affinity"):
+                raise TypeError(f"batch has no option {key!r} (known: size, min_size, timeout, group_affinity)")
+        size, least, timeout = given.get("size"), given.get("min_size", 1), given.get("timeout", 0)
+        if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= MAX_BATCH:
+            raise ValueError(f"batch.size must be a positive safe integer no greater than {MAX_BATCH}")
+        if isinstance(least, bool) or not isinstance(least, int) or not 1 <= least <= size:
+            raise ValueError("batch.minSize must be between 1 and batch.size")
+        if limiter is not None and least > limiter.limit:
+            raise ValueError("batch.minSize cannot exceed limiter.max")
+        if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 <= timeout <= 2**53 - 1:
+            raise ValueError("batch.timeout must be a non-negative safe integer")
+        return cls(size, least, timeout / 1000, bool(given.get("group_affinity", False)))
+
+
+class Gatherer:
+    """Gathers delivered jobs until they make a batch."""
+
+    def __init__(self, options: BatchOptions, clock: Callable[[], float]) -> None:
+        self.options = options
+        self._clock = clock
+        self._since = 0.0
+        self._jobs: list[Any] = []
+        self._asked = False  #: a pull for more jobs of the group has been begun
+        self._topped_up = False  #: one has ended
+
+    def add(self, jobs: list[Any]) -> None:
+        """Take what a pull has delivered, even if that is nothing."""
+        if jobs and not self._jobs:
+            self._since = self._clock()
+        self._topped_up = self._asked
+        self._jobs.extend(jobs)
+
+    def take(self) -> Any | None:
+        """The leader of a batch that is ready, None if there is none."""
+        options, jobs = self.options, self._jobs
+        if not jobs:
+            return None
+        if options.affine:
+            enough = len(jobs) >= options.size or (len(jobs) >= options.min_size and self._topped_up)
+        else:
+            enough = len(jobs) >= options.min_size or any(job.group_id is not None for job in jobs)
+        if not enough and not (options.timeout_s and self._clock() >= self._since + options.timeout_s):
+            return None
+        members, self._jobs = jobs[: options.size], jobs[options.size :]
+        self._since = self._clock()
+        self._asked = self._topped_up = False
+        members[0]._batch = members
+        return members[0]
+
+    def wanted(self, free: int) -> int:
+        """Jobs to pull when ``free`` fit: with affinity one to learn its group, then more of that group."""
+        if not self.options.affine:
+            return free
+        return min(free, self.options.size - len(self._jobs)) if self._jobs else min(free, 1)
+
+    def affinity(self, group: GroupDefaults | None) -> GroupDefaults | None:
+        """Group defaults of the next pull: restricted to the group of what was gathered, where that is wanted."""
+        if not self.options.affine or not self._jobs:
+            return group
+        self._asked = True
+        return replace(group or GroupDefaults(), affine=True, affinity=self._jobs[0].group_id)
+
+    def wait_ms(self, longest: int) -> int:
+        """How long the next pull may wait, ms."""
+        if not self._jobs:
+            return longest
+        if len(self._jobs) >= self.options.min_size:
+            return 0  # what is there can run; the pull only completes it
+        left = self.left_s()
+        return longest if left is None else min(longest, math.ceil(left * 1000))
+
+    def left_s(self) -> float | None:
+        """Seconds until what was gathered runs although it is not enough; None if it waits without limit."""
+        if not self._jobs or not self.options.timeout_s:
+            return None
+        return max(0.0, self._since + self.options.timeout_s - self._clock())
+
+    def clear(self) -> list[Any]:
+        """Take out what was gathered."""
+        jobs, self._jobs = self._jobs, []
+        return jobs
+
+    def __bool__(self) -> bool:
+        return bool(self._jobs)
+
+
 class _Packers(threading.local):
     """A packer for each thread that finishes jobs."""
 
@@ -332,6 +438,7 @@ class WorkerBase(Emitter):
     """See the module's head."""
 
     _job_class: type[JobBase]
+    _forced: bool
 
     def __init__(
         self,
@@ -340,6 +447,7 @@ class WorkerBase(Emitter):
         concurrency: int,
         options: WorkerOptions,
         limiter: Mapping[str, Any] | None,
+        batch: Mapping[str, Any] | None,
         name: str | None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -359,6 +467,10 @@ class WorkerBase(Emitter):
         self._wants_context = takes_context(processor)
         self._clock = clock
         self._limiter, self._gate = make_limiters(limiter, clock)
+        self._gatherer: Gatherer | None = None
+        if batch is not None:
+            self._gatherer = Gatherer(BatchOptions.checked(batch, self._limiter), clock)
+        self._batches = 0  #: batches that run
         self._packers = _Packers()
         self._mutex = threading.Lock()
         self._leases: dict[str, Any] = {}
@@ -386,7 +498,7 @@ class WorkerBase(Emitter):
             options.lock_ttl_ms,
             wait_ms,
             None,
-            options.group,
+            options.group if self._gatherer is None else self._gatherer.affinity(options.group),
         )
 
     def _lease(self, claims: Any, verbs: Verbs) -> tuple[list[Any], bool]:
@@ -455,6 +567,26 @@ class WorkerBase(Emitter):
             except SerializationError as error:
                 return self._raised(job, error)
         return Outcome(job, Ack(job.id, job.token, blob, self._options.remove_on_complete), result)
+
+    def _batch_outcomes(self, members: list[Any], result: Any, error: BaseException | None) -> list[Outcome]:
+        """The outcomes of a batch whose processor returned ``result`` or raised ``error``."""
+        outcomes = []
+        for member in members:
+            failure = member._failure or error
+            outcome = self._raised(member, failure) if failure is not None else self._succeeded(member, result)
+            if outcome is None or self._forced:
+                self._drop_lease(member)
+            else:
+                outcomes.append(outcome)
+        return outcomes
+
+    def _share_signal(self, members: list[Any]) -> None:
+        """Whatever stops one job of a batch stops its processor, which is everybody's."""
+        signal = CancelSignal()
+        with self._mutex:
+            for member in members:
+                if self._holds(member):
+                    self._signals[member.id] = signal
 
     def _raised(self, job: Any, error: BaseException) -> Outcome | None:
         """The outcome of a processor that raised ``error``; None if the delivery has ended otherwise."""
@@ -605,9 +737,15 @@ class WorkerBase(Emitter):
 
     def _free_slots(self) -> int:
         """Jobs that may be pulled now."""
-        free = self._concurrency - self._running - self._waiting_jobs
+        gatherer = self._gatherer
+        if gatherer is None:
+            free = self._concurrency - self._running - self._waiting_jobs
+        else:
+            slots = (self._concurrency - self._batches) * gatherer.options.size - self._waiting_jobs
+            free = gatherer.wanted(slots)
         if self._limiter is not None:
-            free = min(free, self._limiter.free())
+            # What was gathered starts later, all at once.
+            free = min(free, self._limiter.free() - (self._waiting_jobs if gatherer is not None else 0))
         if self._blocked_until and self._blocked_until > self._clock():
             return 0
         return min(free, self._options.batch_size)
@@ -620,6 +758,9 @@ class WorkerBase(Emitter):
             waits.append(blocked)
         if self._limiter is not None and self._limiter.free() <= 0:
             waits.append(self._limiter.wait_s())
+        gathered = self._gatherer.left_s() if self._gatherer is not None else None
+        if gathered is not None:
+            return min(gathered, max(waits)) if waits else gathered
         return max(waits) if waits else None
 
 

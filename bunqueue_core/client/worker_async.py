@@ -18,6 +18,7 @@ from bunqueue_core.client._verbs import Verbs
 from bunqueue_core.client._worker_base import (
     EMPTY_POLL_PAUSE_S,
     PULL_BACKOFF_S,
+    Gatherer,
     Outcome,
     Postponed,
     WorkerBase,
@@ -78,6 +79,10 @@ class Worker(WorkerBase):
         use_locks: False pulls without leases: whoever has the job's id may finish it.
         limiter: ``{"max", "duration"}``: at most ``max`` starts in ``duration`` ms; with ``group_key``: at most ``max`` running
             jobs of one value of ``data[group_key]``.
+        batch: ``{"size", "min_size": 1, "timeout": 0, "group_affinity": False}``: the processor gets the first job of a batch,
+            whose ``get_batch()`` gives all; what it returns is everybody's result, what it raises everybody's failure, unless a
+            job says ``set_as_failed(error)``. It waits for ``min_size`` jobs, at most ``timeout`` ms if that is not 0; with
+            ``group_affinity`` no batch mixes groups. A batch takes one slot.
         group: ``{"concurrency", "limit": {"max", "duration"}}``: limits that the broker applies to groups without their own.
         skip_lock_renewal: True renews no leases.
         skip_stalled_check: True tells no ``stalled`` events.
@@ -117,6 +122,7 @@ class Worker(WorkerBase):
         prefix_key: str = "",
         use_locks: bool = True,
         limiter: Mapping[str, Any] | None = None,
+        batch: Mapping[str, Any] | None = None,
         group: Mapping[str, Any] | None = None,
         skip_lock_renewal: bool = False,
         skip_stalled_check: bool = False,
@@ -141,7 +147,7 @@ class Worker(WorkerBase):
             group=group,
         )
         key = check_queue_name(queue_key(prefix_key, queue))
-        super().__init__(key, processor, concurrency, options, limiter, name)
+        super().__init__(key, processor, concurrency, options, limiter, batch, name)
         #: The queue's name without the prefix.
         self.queue_name = queue
         target = find_target(
@@ -160,7 +166,8 @@ class Worker(WorkerBase):
         if not skip_stalled_check:
             self._stalls = QueueEvents.of_target(target, key)
             self._stalls.on("stalled", lambda payload: self.emit("stalled", payload["jobId"], "active"))
-        self._crew = AsyncioCrew(f"bunqueue-{key}", processor, self._process, self._work, lambda: self._concurrency)
+        process = self._process if batch is None else self._process_batch
+        self._crew = AsyncioCrew(f"bunqueue-{key}", processor, process, self._work, lambda: self._concurrency)
         self._crew.on_watch(lambda: self._tick.set())
         self._started = self._paused = self._closing = self._forced = False
         self._failure: BaseException | None = None
@@ -320,6 +327,8 @@ class Worker(WorkerBase):
         while not self._closing:
             if verbs.generation != self._registered and not await self._register(verbs):
                 continue
+            if self._gatherer is not None and not await self._start_batches(self._gatherer):
+                return False
             free = 0 if self._paused else self._free_slots()
             if free <= 0:
                 if self._outcomes and not self._flushing:
@@ -381,6 +390,8 @@ class Worker(WorkerBase):
         settlements = self._send(verbs, self._take_outcomes(), flush=False)
         # After the last job the first look does not wait, so that listeners hear at once that the queue is drained.
         wait_ms = 0 if self._busy and not self._running else self._options.poll_timeout_ms
+        if self._gatherer is not None:
+            wait_ms = self._gatherer.wait_ms(self._options.poll_timeout_ms)
         pull = verbs.pull(self._request(count, wait_ms))
         with self._mutex:
             self._parked = pull
@@ -415,6 +426,9 @@ class Worker(WorkerBase):
 
     async def _start_jobs(self, jobs: list[Job]) -> bool:
         limiter, gate = self._limiter, self._gate
+        if self._gatherer is not None:
+            self._gatherer.add(jobs)
+            return True
         if limiter is not None:
             for _ in jobs:
                 limiter.started()
@@ -422,7 +436,27 @@ class Worker(WorkerBase):
             jobs = [job for job in jobs if gate.enter(job)]
         return await self._crew.start(jobs)
 
+    async def _start_batches(self, gatherer: Gatherer) -> bool:
+        """Start the batches that are ready and have a slot. False if the loop goes on elsewhere."""
+        leaders: list[Job] = []
+        while self._batches + len(leaders) < self._concurrency:
+            leader = gatherer.take()
+            if leader is None:
+                break
+            leaders.append(leader)
+            if self._limiter is not None:
+                for _ in leader.get_batch():
+                    self._limiter.started()
+        with self._mutex:
+            self._batches += len(leaders)
+        return not leaders or await self._crew.start(leaders)
+
     async def _found_nothing(self) -> None:
+        if self._gatherer:
+            self._gatherer.add([])
+            if not self._options.poll_timeout_ms:
+                await self._rest(EMPTY_POLL_PAUSE_S)
+            return
         if self._busy and not self._leases:
             self._busy = False
             self.emit("drained")
@@ -483,6 +517,38 @@ class Worker(WorkerBase):
             flush = self._parked is not None and outcome is not None and not self._flushing and self._flush_now()
         if follower is not None:
             await self._crew.hand_over([follower])
+        if flush:
+            await self._flush()
+        elif self._sleeping:
+            self._wake.set()
+        if self._closing:
+            self._idle.set()
+
+    async def _process_batch(self, leader: Job) -> None:
+        """Run the processor on the batch of ``leader`` and hand in the outcomes."""
+        members: list[Job] = leader._batch or [leader]
+        with self._mutex:
+            self._waiting_jobs -= len(members)
+            self._running += len(members)
+        self._share_signal(members)
+        for member in members:
+            self.emit("active", member)
+        result, error = None, None
+        try:
+            result = await self._crew.call(self._arguments(leader))
+        except BaseException as raised:
+            error = raised
+        if error is not None and self._crew.cancelled(error):
+            outcomes: list[Outcome] = []
+            for member in members:
+                self._drop_lease(member)
+        else:
+            outcomes = self._batch_outcomes(members, result, error)
+        with self._mutex:
+            self._running -= len(members)
+            self._batches -= 1
+            self._outcomes.extend(outcomes)
+            flush = self._parked is not None and bool(outcomes) and not self._flushing and self._flush_now()
         if flush:
             await self._flush()
         elif self._sleeping:
@@ -589,7 +655,7 @@ class Worker(WorkerBase):
         """Everything after the loop: give back, wait, report, take leave."""
         verbs = self._endpoint.verbs
         if verbs is not None:
-            await self._give_back(verbs, self._crew.take_unstarted() + (self._gate.clear() if self._gate else []))
+            await self._give_back(verbs, self._unstarted())
             while not self._forced:
                 self._idle.clear()
                 await self._flush()
@@ -612,6 +678,20 @@ class Worker(WorkerBase):
         self._tick.set()
         self.emit("closed")
 
+    def _unstarted(self) -> list[Job]:
+        """Take out the jobs that were delivered and not started."""
+        jobs: list[Job] = []
+        for job in self._crew.take_unstarted():
+            if job._batch is not None:
+                with self._mutex:
+                    self._batches -= 1
+            jobs.extend(job._batch or [job])
+        if self._gate is not None:
+            jobs.extend(self._gate.clear())
+        if self._gatherer is not None:
+            jobs.extend(self._gatherer.clear())
+        return jobs
+
     async def _give_back(self, verbs: Verbs, jobs: Sequence[Job]) -> None:
         """Return jobs that were not started. What cannot be returned is run, since it is leased to us."""
         answers = [verbs.command("MoveToWait", {"id": job.id, "token": job.token}, flush=False) for job in jobs]
@@ -620,11 +700,20 @@ class Worker(WorkerBase):
                 await asettled(answer)
             except BunqueueError:
                 if not self._forced:
-                    await self._process(job)
+                    await self._run_here(job)
                     continue
             self._drop_lease(job)
             with self._mutex:
                 self._waiting_jobs -= 1
+
+    async def _run_here(self, job: Job) -> None:
+        if self._gatherer is None:
+            await self._process(job)
+            return
+        job._batch = [job]
+        with self._mutex:
+            self._batches += 1
+        await self._process_batch(job)
 
     # -- time ---------------------------------------------------------------------------------------------------------
 
@@ -730,7 +819,7 @@ class Worker(WorkerBase):
             raise LeaseLost(f"Invalid or expired lock token for job {job.id}")
         if self._limiter is not None:
             self._limiter.started()
-        await self._process(job)
+        await self._run_here(job)
         await self._flush()
 
     async def extend_job_locks(self, job_ids: Sequence[str], tokens: Sequence[str | None], duration_ms: int) -> int:
