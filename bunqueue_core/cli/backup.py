@@ -41,6 +41,9 @@ _UNCONFIRMED: Final = (
     "WARNING: Stop the server before restoring!"
 )
 
+#: Least time between two updates of a bar, seconds.
+_REDRAW_S: Final = 0.05
+
 #: What people read while a step runs.
 _STEPS: Final[Mapping[str, str]] = {
     "snapshot": "Taking a snapshot",
@@ -54,6 +57,9 @@ _STEPS: Final[Mapping[str, str]] = {
     "decompress": "Decompressing",
     "install": "Replacing the database",
 }
+
+#: Those of them that count bytes.
+_COUNTED: Final = frozenset(_STEPS[step] for step in ("compress", "upload", "download", "decompress"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,38 +349,44 @@ def _progress(options: Globals) -> Iterator[Progress]:
         yield silent
         return
     from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, DownloadColumn, Task, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as Bars
+    from rich.text import Text
 
-    colour = use_colour(sys.stderr, os.environ)
+    class Bytes(DownloadColumn):
+        def render(self, task: Task) -> Text:
+            return super().render(task) if task.description in _COUNTED else Text()
+
     bars = Bars(
         TextColumn("{task.description:<24}"),
         BarColumn(),
-        DownloadColumn(),
+        Bytes(),
         TimeElapsedColumn(),
-        console=Console(file=sys.stderr, no_color=not colour),
+        console=Console(file=sys.stderr, no_color=not use_colour(sys.stderr, os.environ)),
     )
+    current = ""
+    task = bars.add_task("", visible=False)
+    shown_at = 0.0
+
+    def finish() -> None:
+        done = max(1, bars.tasks[task].completed)
+        bars.update(task, total=done, completed=done)
+
+    def show(step: str, done: int, total: int | None) -> None:
+        nonlocal current, task, shown_at
+        if step != current:
+            finish()
+            current = step
+            task = bars.add_task(_STEPS.get(step, step), total=total, completed=done)
+            return
+        moment = time.monotonic()
+        if moment - shown_at > _REDRAW_S or done == total:
+            bars.update(task, completed=done, total=total)
+            shown_at = moment
+
     with bars:
-        current: str | None = None
-        shown_at = 0.0
-        task = bars.add_task("", total=None, visible=False)
-
-        def show(step: str, done: int, total: int | None) -> None:
-            nonlocal current, shown_at, task
-            moment = time.monotonic()
-            if step != current:
-                if current is not None:
-                    bars.update(
-                        task, total=max(1, bars.tasks[task].completed), completed=bars.tasks[task].completed or 1
-                    )
-                    bars.stop_task(task)
-                current = step
-                task = bars.add_task(_STEPS.get(step, step), total=total, completed=done)
-            elif moment - shown_at > 0.05 or done == total:
-                bars.update(task, completed=done, total=total)
-                shown_at = moment
-
         yield show
+        finish()
 
 
 __all__ = ["backup"]
