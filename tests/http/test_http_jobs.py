@@ -19,13 +19,15 @@ from bunqueue_core.server.http.app import HttpApp, HttpOptions
 
 
 class TestBodies:
-    @pytest.mark.parametrize("body", [b"null", b"[1]", b'"x"', b"7", b"true", b"{", b"\xff\xfe", b'{"a":NaN}'])
-    @pytest.mark.parametrize(
-        ("method", "path"),
-        [("POST", "/queues/q/jobs"), ("POST", "/queues/q/jobs/bulk"), ("POST", "/jobs/j/ack"), ("PUT", "/jobs/j/data")],
-    )
-    async def test_what_is_no_object_is_refused(self, site: Site, method: str, path: str, body: bytes) -> None:
-        assert await site.ask(method, path, body) == (400, {"ok": False, "error": "Invalid JSON body"})
+    async def test_what_is_no_object_is_refused(self, site: Site) -> None:
+        for method, path in (
+            ("POST", "/queues/q/jobs"),
+            ("POST", "/queues/q/jobs/bulk"),
+            ("POST", "/jobs/j/ack"),
+            ("PUT", "/jobs/j/data"),
+        ):
+            for body in (b"null", b"[1]", b'"x"', b"7", b"true", b"{", b"\xff\xfe", b'{"a":NaN}'):
+                assert await site.ask(method, path, body) == (400, {"ok": False, "error": "Invalid JSON body"})
 
     async def test_what_is_not_read_may_be_anything(self, site: Site) -> None:
         assert await site.ask("POST", "/queues/q/pause", b"{broken") == (200, {"ok": True})
@@ -82,10 +84,10 @@ class TestJobs:
         job = (await site.get("/jobs/mine"))["job"]
         assert (job["name"], job["stackTraceLimit"]) == ("default", 1)
 
-    @pytest.mark.parametrize("path", ["/jobs/a%3Ab%2Fc", "/jobs/custom/a:b%2Fc"])
-    async def test_ids_are_decoded(self, site: Site, path: str) -> None:
+    async def test_ids_are_decoded(self, site: Site) -> None:
         await site.post("/queues/q/jobs", {"data": 1, "jobId": "a:b/c"})
-        assert (await site.get(path))["job"]["id"] == "a:b/c"
+        for path in ("/jobs/a%3Ab%2Fc", "/jobs/custom/a:b%2Fc"):
+            assert (await site.get(path))["job"]["id"] == "a:b/c"
 
     async def test_a_path_that_cannot_be_decoded(self, site: Site) -> None:
         for path in ("/jobs/%zz", "/queues/%ff/count"):
@@ -154,10 +156,10 @@ class TestLists:
         assert [queue["name"] for queue in page["queues"]] == ["b", "c"]
         assert (page["total"], page["limit"], page["offset"]) == (3, 2, 1)
 
-    @pytest.mark.parametrize("query", ["limit=abc", "limit=-1&offset=-1", "offset="])
-    async def test_useless_bounds_of_a_listing_count_as_none(self, site: Site, query: str) -> None:
+    async def test_useless_bounds_of_a_listing_count_as_none(self, site: Site) -> None:
         await site.post("/queues/q/jobs", {"data": 1})
-        assert len((await site.get(f"/queues/q/jobs/list?{query}"))["jobs"]) == 1
+        for query in ("limit=abc", "limit=-1&offset=-1", "offset="):
+            assert len((await site.get(f"/queues/q/jobs/list?{query}"))["jobs"]) == 1
 
     async def test_only_active_workers_of_the_queue(self, site: Site) -> None:
         for id, queues in (("w1", ["q"]), ("w2", ["r"])):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-import pytest
 from fixtures.http_site import Events, Open, Site, within
 from fixtures.inprocess_server import until
 from fixtures.scripted_broker import ScriptedBroker, Sink, services_of
@@ -40,11 +39,11 @@ class TestTelling:
             ids = [int((await events.until(name))["id"]) for name in ("queue:created", "job:paused", "queue:paused")]
             assert ids == [1, 2, 3]
 
-    @pytest.mark.parametrize("path", ["/events", "/events/", "/events/anything", "/events/queues/"])
-    async def test_other_paths_filter_nothing(self, site: Site, path: str) -> None:
-        async with within(), site.events(path) as events:
-            await site.post("/queues/q/jobs", {"data": 1})
-            assert (await events.until("job:pushed"))["data"]["queue"] == "q"
+    async def test_other_paths_filter_nothing(self, site: Site) -> None:
+        for path in ("/events", "/events/", "/events/anything", "/events/queues/"):
+            async with within(), site.events(path) as events:
+                await site.post("/queues/q/jobs", {"data": 1})
+                assert (await events.until("job:pushed"))["data"]["queue"] == "q"
 
     async def test_a_batch(self, site: Site) -> None:
         async with within(), site.events() as events:
@@ -126,14 +125,14 @@ class TestResuming:
                 added = await site.post("/queues/q/jobs", {"data": 2})
                 assert (await events.until("job:pushed"))["data"]["jobId"] == added["id"]
 
-    @pytest.mark.parametrize("header", ["0", "abc", "-1", "999999999999999999999"])
-    async def test_a_header_that_names_no_event_resumes_nothing(self, site: Site, header: str) -> None:
+    async def test_a_header_that_names_no_event_resumes_nothing(self, site: Site) -> None:
         async with within(), site.events() as keeper:
             await site.post("/queues/q/jobs", {"data": 1})
             await keeper.until("job:pushed")
-            async with site.events(last_event_id=header) as events:
-                added = await site.post("/queues/q/jobs", {"data": 2})
-                assert (await events.until("job:pushed"))["data"]["jobId"] == added["id"]
+            for header in ("0", "abc", "-1", "999999999999999999999"):
+                async with site.events(last_event_id=header) as events:
+                    added = await site.post("/queues/q/jobs", {"data": 2})
+                    assert (await events.until("job:pushed"))["data"]["jobId"] == added["id"]
 
 
 class TestEnding:
