@@ -33,6 +33,9 @@ MAINTENANCE_S: Final = 60.0
 #: Seconds until maintenance that failed is tried again.
 RETRY_S: Final = 1.0
 
+#: Seconds between looks for ended jobs that are due to go, or to be retried.
+RETAIN_S: Final = 5.0
+
 #: Seconds between rounds in which events beyond a queue's bound are removed.
 PRUNE_S: Final = 5.0
 
@@ -99,6 +102,7 @@ class Coordinator:
             create(self._every(self._recovery_s, self._recover, "recovery", self._recovery_due)),
             create(self._every(lambda: MAINTENANCE_S, self._maintain, "maintenance")),
             create(self._every(lambda: PRUNE_S, self._prune_events, "event-retention")),
+            create(self._every(lambda: RETAIN_S, self._retain, "retention")),
             create(self._every(self._schedule_s, self._broker.run_schedules, "schedules")),
             create(self._poll()),
             create(self._listen()),
@@ -235,9 +239,11 @@ class Coordinator:
         crowded, self._crowded = self._crowded, set()
         for queue_id in crowded:
             await self._broker.trim_dead_letters(queue_id)
+        await self._database.run(self._queries.prune_proofs, (Int4(self._ns), Int8(PROOFS_KEPT), Int8(PROOFS_PRUNED)))
+
+    async def _retain(self) -> None:
         while await self._broker.maintain_dead_letters():
             pass
-        await self._database.run(self._queries.prune_proofs, (Int4(self._ns), Int8(PROOFS_KEPT), Int8(PROOFS_PRUNED)))
 
     async def _prune_events(self) -> None:
         # Before events may go, outcomes among them have to be counted.
@@ -336,9 +342,13 @@ class Coordinator:
         broker = self._broker
         waited = [desk for desk in broker.desks.values() if desk.parked]
         if waited:
+            now = asyncio.get_running_loop().time()
+            floors = [
+                min((mark.run_at for mark in broker.marks.of(desk.queue, now)), default=-(2**63)) for desk in waited
+            ]
             rows = await self._database.run(
                 self._queries.probe,
-                (Int4(self._ns), arrays.texts([desk.queue for desk in waited]), arrays.int8s([-(2**63)] * len(waited))),
+                (Int4(self._ns), arrays.texts([desk.queue for desk in waited]), arrays.int8s(floors)),
             )
             for _, name in rows:
                 broker.wake(name, 1_000_000)

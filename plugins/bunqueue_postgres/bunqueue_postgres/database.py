@@ -23,12 +23,13 @@ T = TypeVar("T")
 #: Seconds between attempts to reach a database that is away; the first comes at once.
 RECONNECT_S: Final = 0.5
 
-#: Session settings of every connection. A plan that fits any parameters is made once a connection instead of once a call: the
-#: statements are written so that there is only one sensible plan (their headers name the index), and planning one costs more
-#: than running it.
+#: Session settings of every connection. A plan that fits any parameters is made once a connection instead of once a call: planning
+#: costs more than running. The statements are written so that there is only one sensible plan (their headers name the index); that
+#: it is also taken while the tables are still small, and then kept as they grow, is what the refusal of sequential scans is for.
 _CONFIGURE: Final = (
     "SELECT set_config('statement_timeout', $1, false), set_config('lock_timeout', $2, false), "
-    "set_config('idle_in_transaction_session_timeout', $3, false), set_config('plan_cache_mode', 'force_generic_plan', false)"
+    "set_config('idle_in_transaction_session_timeout', $3, false), set_config('plan_cache_mode', 'force_generic_plan', false), "
+    "set_config('enable_seqscan', 'off', false)"
 )
 
 Connection = AsyncConnection[Any]

@@ -15,7 +15,7 @@ from bunqueue_core.model.errors import CommandError, Conflict, NotFound
 from bunqueue_core.model.job import JobSpec, Location
 from bunqueue_postgres.admission import Columns
 from bunqueue_postgres.keys import to_key, unescape
-from bunqueue_postgres.records import AWAITED, KEYED, REPEATS, WAITING, OptionsCodec, Record
+from bunqueue_postgres.records import AWAITED, FREED_BY_CLAIM, KEYED, REPEATS, WAITING, OptionsCodec, Record
 
 _LIVE: Final = (Location.READY, Location.GATED, Location.PARKED, Location.ACTIVE)
 
@@ -63,7 +63,9 @@ class Planned:
         self.queue_id = queue_id
         self.unique: str | None = None if spec.unique_key is None else to_key(spec.unique_key)
         self.gated = False
-        self.flags = (KEYED if self.unique is not None else 0) | (REPEATS if spec.options.repeat is not None else 0)
+        self.flags = REPEATS if spec.options.repeat is not None else 0
+        if self.unique is not None:
+            self.flags |= KEYED | (FREED_BY_CLAIM if spec.options.dedup_scope == "waiting" else 0)
 
 
 @dataclass(slots=True)

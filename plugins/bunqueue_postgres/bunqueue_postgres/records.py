@@ -32,7 +32,7 @@ from bunqueue_postgres.keys import is_whole, unescape
 
 #: ``flags``: the id is a custom id; the job is removed on completion; live jobs may wait for it; it waits, or waited, for others;
 #: it has a deduplication key; it repeats; it says itself how long it is kept; a delivery
-#: of it ended by its time-out.
+#: of it ended by its time-out; its deduplication key is free once it is delivered.
 CUSTOM: Final = 1
 REMOVE: Final = 2
 AWAITED: Final = 4
@@ -41,6 +41,7 @@ KEYED: Final = 16
 REPEATS: Final = 32
 RETAINED: Final = 64
 RETIRED: Final = 128
+FREED_BY_CLAIM: Final = 256
 
 #: Flags with which a job can be completed by the one acknowledging statement.
 PLAIN_FLAGS: Final = CUSTOM | REMOVE | RETIRED

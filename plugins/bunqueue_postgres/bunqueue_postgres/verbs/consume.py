@@ -305,12 +305,7 @@ class Consuming(Limiting):
         return self._acks.add(acks, len(acks))
 
     async def _flush_acks(self, calls: list[Call[Sequence[Ack]]]) -> None:
-        keys: list[str] = []
-        tokens: list[str | None] = []
-        results: list[bytes | None] = []
-        removes: list[bool] = []
-        batches: list[int] = []
-        places: list[tuple[int, int]] = []
+        members: list[tuple[str, int, int, Ack]] = []
         errors: list[dict[int, Exception]] = []
         for batch, call in enumerate(calls):
             errors.append({})
@@ -320,21 +315,18 @@ class Consuming(Limiting):
                     errors[batch][position] = _not_active(ack.id)
                     continue
                 seen.add(ack.id)
-                keys.append(to_key(ack.id))
-                tokens.append(to_key(ack.token) if ack.token else None)
-                results.append(ack.result)
-                removes.append(ack.remove)
-                batches.append(batch)
-                places.append((batch, position))
+                members.append((to_key(ack.id), batch, position, ack))
+        # By id: that is the order in which the rows are locked, the same at every broker.
+        members.sort(key=_key_of)
         rows = await self.change(
             self.queries.ack,
             (
                 Int4(self.ns),
-                arrays.texts(keys),
-                arrays.texts(tokens),
-                arrays.blobs(results),
-                arrays.bools(removes),
-                arrays.int4s(batches),
+                arrays.texts([key for key, _, _, _ in members]),
+                arrays.texts([to_key(ack.token) if ack.token else None for _, _, _, ack in members]),
+                arrays.blobs([ack.result for _, _, _, ack in members]),
+                arrays.bools([ack.remove for _, _, _, ack in members]),
+                arrays.int4s([batch for _, batch, _, _ in members]),
                 Int2(PLAIN_FLAGS),
             ),
         )
@@ -342,8 +334,7 @@ class Consuming(Limiting):
         stepwise: set[int] = set()
         ignored: set[tuple[int, int]] = set()
         for n, status, valid, plain, free, retired in rows:
-            batch, position = places[n - 1]
-            ack = calls[batch].input[position]
+            _, batch, position, ack = members[n - 1]
             if valid and not plain:
                 stepwise.add(batch)
             elif status == Location.ACTIVE and not valid:
@@ -538,37 +529,35 @@ class Consuming(Limiting):
         return self._renewals.add((renewals, strict), len(renewals))
 
     async def _flush_renewals(self, calls: list[Call[tuple[Sequence[Renewal], bool]]]) -> None:
-        keys: list[str] = []
-        tokens: list[str | None] = []
-        renews: list[bool] = []
-        stricts: list[bool] = []
-        durations: list[int | None] = []
+        members: list[tuple[str, int, Renewal, bool]] = []
         for call in calls:
             renewals, strict = call.input
             for renewal in renewals:
-                keys.append(to_key(renewal.id))
-                tokens.append(to_key(renewal.token) if renewal.token else None)
-                renews.append(strict or bool(renewal.token))
-                stricts.append(strict or bool(renewal.token))
-                durations.append(None if renewal.duration_ms is None else max(0, int(renewal.duration_ms)))
+                members.append((to_key(renewal.id), len(members), renewal, strict or bool(renewal.token)))
+        members.sort(key=_key_of)
         rows = await self.database.run(
             self.queries.renew,
             (
                 Int4(self.ns),
-                arrays.texts(keys),
-                arrays.texts(tokens),
-                arrays.bools(renews),
-                arrays.bools(stricts),
-                arrays.int8s(durations),
+                arrays.texts([key for key, _, _, _ in members]),
+                arrays.texts([to_key(renewal.token) if renewal.token else None for _, _, renewal, _ in members]),
+                arrays.bools([renews for _, _, _, renews in members]),
+                arrays.bools([renews for _, _, _, renews in members]),
+                arrays.int8s(
+                    [
+                        None if renewal.duration_ms is None else max(0, int(renewal.duration_ms))
+                        for _, _, renewal, _ in members
+                    ]
+                ),
                 self.broker_id,
                 self.coordinator.session,
             ),
         )
-        done = {n for (n,) in rows}
+        done = {members[n - 1][1] for (n,) in rows}
         at = 0
         for call in calls:
             count = len(call.input[0])
-            call.answer.settle([n in done for n in range(at + 1, at + count + 1)])
+            call.answer.settle([n in done for n in range(at, at + count)])
             at += count
 
     # -- progress -----------------------------------------------------------------------------------------------------
@@ -607,6 +596,11 @@ class Consuming(Limiting):
 
     def progress_of(self, id: str) -> Answer[Progress]:
         return self.job(id).map(_progress_of_view)
+
+
+def _key_of(member: tuple[Any, ...]) -> str:
+    key: str = member[0]
+    return key
 
 
 def _retired(record: Record, token: str) -> bool:

@@ -64,7 +64,8 @@ class Controlling(Logging):
         while True:
             rows = await self.run(self.queries.remove_queued, (Int4(self.ns), queue, Int8(REMOVED_ROWS)))
             removed += rows[0][0]
-            if rows[0][0] < REMOVED_ROWS:
+            # Rows that are being claimed are passed by; a step that found no others is the last.
+            if rows[0][1] < REMOVED_ROWS or not rows[0][0]:
                 return removed
 
     def clean(self, queue: str, grace_ms: int | None, state: str | None, limit: int) -> Answer[list[str]]:

@@ -3,7 +3,7 @@
 -- A batch ($6) is applied whole or not at all: one member with a lease that is not its own leaves the whole batch alone, and so does
 -- one that needs more than this statement (flags beyond $7: the caller completes such a batch in steps). Answers one row for each
 -- member that was not completed here, with what stands in its way; none is the good case.
--- Locks: the jobs' rows, by id.
+-- Locks: the jobs' rows, in the order of the arrays, which the caller sorts by id.
 -- Index: primary key.
 WITH clock AS MATERIALIZED (
     SELECT bunqueue.now_ms() AS now
@@ -14,14 +14,19 @@ WITH clock AS MATERIALIZED (
 ), target AS MATERIALIZED (
     SELECT
         i.n, i.batch, i.result, i.remove OR j.flags & 2 <> 0 AS remove, j.id, j.queue_id, j.status,
-        j.status = 3 AND j.lease_until > clock.now AND CASE WHEN j.lease_owner IS NULL THEN i.token IS DISTINCT FROM j.lease_token OR i.token IS NULL
-            ELSE coalesce(i.token = j.lease_token, false) END AS valid,
+        j.status = 3 AND j.lease_until > clock.now AND CASE
+            WHEN j.lease_owner IS NULL THEN i.token IS NULL OR i.token IS DISTINCT FROM j.lease_token
+            ELSE coalesce(i.token = j.lease_token, false)
+        END AS valid,
         j.flags & ~$7::int2 = 0 AS plain,
         j.lease_owner IS NULL AS free,
         j.status <> 3 AND j.flags & 128 <> 0 AND coalesce(i.token = j.lease_token, false) AS retired
-    FROM input i CROSS JOIN clock JOIN bunqueue.jobs j ON j.ns = $1::int4 AND j.id = i.id
-    ORDER BY i.id
-    FOR UPDATE OF j
+    FROM clock CROSS JOIN input i CROSS JOIN LATERAL (
+        SELECT k.id, k.queue_id, k.status, k.flags, k.lease_until, k.lease_owner, k.lease_token
+        FROM bunqueue.jobs k
+        WHERE k.ns = $1::int4 AND k.id = i.id
+        FOR UPDATE
+    ) AS j
 ), fit AS MATERIALIZED (
     SELECT batch FROM target GROUP BY batch HAVING bool_and(plain AND (valid OR status <> 3))
 ), kept AS (

@@ -49,6 +49,10 @@ WITH clock AS MATERIALIZED (
     RETURNING
         c.n, j.id, j.name, j.data, j.options, j.extra, j.past, j.progress, j.priority, j.created_at, j.run_at, j.admitted_at,
         j.admitted_as, j.started_at, j.lease_until, j.attempts, j.stall_count, j.flags, j.unique_key, j.group_id, j.parent_id
+), freed AS (
+    DELETE FROM bunqueue.keys k
+    USING claimed c
+    WHERE c.flags & 256 <> 0 AND k.queue_id = $2::int4 AND k.key = c.unique_key AND k.job_id = c.id
 ), journal AS (
     INSERT INTO bunqueue.events (at, ns, queue_id, size, type, ids)
     SELECT clock.now, $1::int4, $2::int4, count(*), 'pulled', array_agg(c.id ORDER BY c.n)

@@ -1,17 +1,34 @@
 -- Deletes up to $5 jobs of a queue in status $3 (queued, completed or dead) that no live job depends on and that are at least $4 ms
 -- old, oldest first; gives their ids. Age: since creation for queued jobs, since the end for the others; a null $4 takes any.
--- Locks: the rows, passing by held ones. Index: jobs_ended for ended jobs.
+-- Locks: the rows, passing by held ones. Index: jobs_ended, or jobs_fifo, jobs_lifo and jobs_group; primary key.
 WITH old AS MATERIALIZED (
-    SELECT d.ns, d.id, CASE WHEN $3::int2 = 0 THEN d.created_at ELSE d.finished_at END AS at
-    FROM bunqueue.queues q JOIN bunqueue.jobs d ON d.queue_id = q.id AND d.status = $3::int2
-    WHERE q.ns = $1::int4 AND q.name = $2::text AND (d.flags & 4 = 0 OR NOT EXISTS (
-            SELECT FROM bunqueue.edges e WHERE e.ns = d.ns AND e.dependency_id = d.id
-        ))
-        AND ($4::int8 IS NULL OR CASE WHEN $3::int2 = 0 THEN d.created_at ELSE d.finished_at END <= (SELECT bunqueue.now_ms()) - $4::int8)
-    ORDER BY 3, 2
+    SELECT j.ns, j.id, j.at
+    FROM bunqueue.queues q CROSS JOIN (SELECT bunqueue.now_ms() AS now OFFSET 0) clock CROSS JOIN LATERAL (
+        SELECT d.ns, d.id, d.finished_at AS at FROM bunqueue.jobs d
+        WHERE d.queue_id = q.id AND d.status IN (4, 5) AND d.status = $3::int2 AND (d.flags & 4 = 0 OR NOT EXISTS (SELECT FROM bunqueue.edges e WHERE e.ns = d.ns AND e.dependency_id = d.id))
+        UNION ALL
+        SELECT k.ns, k.id, k.created_at FROM (
+        SELECT d.ns, d.id, d.created_at, d.flags FROM bunqueue.jobs d
+        WHERE d.queue_id = q.id AND d.status = 0 AND d.group_id IS NULL AND NOT d.lifo
+        UNION ALL
+        SELECT d.ns, d.id, d.created_at, d.flags FROM bunqueue.jobs d
+        WHERE d.queue_id = q.id AND d.status = 0 AND d.group_id IS NULL AND d.lifo
+        UNION ALL
+        SELECT d.ns, d.id, d.created_at, d.flags FROM bunqueue.jobs d
+        WHERE d.queue_id = q.id AND d.status = 0 AND d.group_id IS NOT NULL
+        ) AS k
+        WHERE $3::int2 = 0
+            AND (k.flags & 4 = 0 OR NOT EXISTS (SELECT FROM bunqueue.edges e WHERE e.ns = k.ns AND e.dependency_id = k.id))
+    ) AS j
+    WHERE q.ns = $1::int4 AND q.name = $2::text AND ($4::int8 IS NULL OR j.at <= clock.now - $4::int8)
+    ORDER BY j.at, j.id
     LIMIT $5::int8
-    FOR UPDATE OF d SKIP LOCKED
+), held AS MATERIALIZED (
+    SELECT k.ns, k.id, o.at
+    FROM old o CROSS JOIN LATERAL (
+        SELECT j.ns, j.id FROM bunqueue.jobs j WHERE j.ns = o.ns AND j.id = o.id AND j.status = $3::int2 FOR UPDATE SKIP LOCKED
+    ) AS k
 ), removed AS (
-    DELETE FROM bunqueue.jobs j USING old WHERE j.ns = old.ns AND j.id = old.id RETURNING j.id
+    DELETE FROM bunqueue.jobs j USING held h WHERE j.ns = h.ns AND j.id = h.id RETURNING j.id
 )
-SELECT r.id FROM removed r JOIN old ON old.id = r.id ORDER BY old.at, old.id
+SELECT r.id FROM removed r JOIN held h ON h.id = r.id ORDER BY h.at, h.id

@@ -5,10 +5,19 @@
 WITH queue AS MATERIALIZED (
     SELECT q.id, bunqueue.now_ms() AS now FROM bunqueue.queues q WHERE q.ns = $1::int4 AND q.name = $2::text
 ), found AS (
-    SELECT j.created_at, j.id
-    FROM queue q JOIN bunqueue.jobs j ON j.queue_id = q.id AND j.status = 0
+    SELECT k.created_at, k.id
+    FROM queue q CROSS JOIN LATERAL (
+        SELECT d.created_at, d.id, d.run_at, d.priority FROM bunqueue.jobs d
+        WHERE d.queue_id = q.id AND d.status = 0 AND d.group_id IS NULL AND NOT d.lifo
+        UNION ALL
+        SELECT d.created_at, d.id, d.run_at, d.priority FROM bunqueue.jobs d
+        WHERE d.queue_id = q.id AND d.status = 0 AND d.group_id IS NULL AND d.lifo
+        UNION ALL
+        SELECT d.created_at, d.id, d.run_at, d.priority FROM bunqueue.jobs d
+        WHERE d.queue_id = q.id AND d.status = 0 AND d.group_id IS NOT NULL
+    ) AS k
     WHERE ($3::bool OR $4::bool OR $5::bool)
-        AND CASE WHEN j.run_at > q.now THEN $5::bool WHEN j.priority > 0 THEN $4::bool ELSE $3::bool END
+        AND CASE WHEN k.run_at > q.now THEN $5::bool WHEN k.priority > 0 THEN $4::bool ELSE $3::bool END
     UNION ALL
     SELECT j.created_at, j.id FROM queue q JOIN bunqueue.jobs j ON j.queue_id = q.id AND j.status IN (1, 2) WHERE $6::bool
     UNION ALL

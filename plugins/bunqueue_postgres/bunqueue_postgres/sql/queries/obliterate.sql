@@ -1,10 +1,25 @@
 -- Deletes up to $2 jobs of a queue, whatever their state; gives their number. Locks: the rows.
-WITH removed AS (
-    DELETE FROM bunqueue.jobs j
-    USING (
-        SELECT d.ns, d.id FROM bunqueue.jobs d WHERE d.queue_id = $1::int4 AND d.status IN (0, 1, 2, 3, 4, 5) LIMIT $2::int8 FOR UPDATE
-    ) AS doomed
-    WHERE j.ns = doomed.ns AND j.id = doomed.id
-    RETURNING 1
+-- Index: the partial index of each state; primary key.
+WITH doomed AS MATERIALIZED (
+    SELECT j.ns, j.id
+    FROM (SELECT $1::int4 AS id OFFSET 0) q CROSS JOIN LATERAL (
+        SELECT d.ns, d.id FROM bunqueue.jobs d
+        WHERE d.queue_id = q.id AND d.status = 0 AND d.group_id IS NULL AND NOT d.lifo
+        UNION ALL
+        SELECT d.ns, d.id FROM bunqueue.jobs d
+        WHERE d.queue_id = q.id AND d.status = 0 AND d.group_id IS NULL AND d.lifo
+        UNION ALL
+        SELECT d.ns, d.id FROM bunqueue.jobs d
+        WHERE d.queue_id = q.id AND d.status = 0 AND d.group_id IS NOT NULL
+        UNION ALL
+        SELECT d.ns, d.id FROM bunqueue.jobs d WHERE d.queue_id = q.id AND d.status IN (1, 2)
+        UNION ALL
+        SELECT d.ns, d.id FROM bunqueue.jobs d WHERE d.queue_id = q.id AND d.status = 3
+        UNION ALL
+        SELECT d.ns, d.id FROM bunqueue.jobs d WHERE d.queue_id = q.id AND d.status IN (4, 5)
+    ) AS j
+    LIMIT $2::int8
+), removed AS (
+    DELETE FROM bunqueue.jobs j USING doomed d WHERE j.ns = d.ns AND j.id = d.id RETURNING 1
 )
 SELECT count(*) FROM removed

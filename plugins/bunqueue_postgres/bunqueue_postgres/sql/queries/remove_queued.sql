@@ -1,17 +1,25 @@
 -- Deletes up to $3 queued jobs of a queue that no live job depends on; gives their number.
--- Locks: the rows, passing by those that are being claimed. Index: jobs_fifo, jobs_lifo, jobs_group, by status.
-WITH removed AS (
-    DELETE FROM bunqueue.jobs j
-    USING (
-        SELECT d.ns, d.id
-        FROM bunqueue.queues q JOIN bunqueue.jobs d ON d.queue_id = q.id AND d.status = 0
-        WHERE q.ns = $1::int4 AND q.name = $2::text AND (d.flags & 4 = 0 OR NOT EXISTS (
-            SELECT FROM bunqueue.edges e WHERE e.ns = d.ns AND e.dependency_id = d.id
-        ))
-        LIMIT $3::int8
-        FOR UPDATE OF d SKIP LOCKED
-    ) AS queued
-    WHERE j.ns = queued.ns AND j.id = queued.id
-    RETURNING 1
+-- Locks: the rows, passing by those that are being claimed. Index: jobs_fifo, jobs_lifo, jobs_group; primary key.
+WITH found AS MATERIALIZED (
+    SELECT j.ns, j.id
+    FROM bunqueue.queues q CROSS JOIN LATERAL (
+        SELECT d.ns, d.id FROM bunqueue.jobs d
+        WHERE d.queue_id = q.id AND d.status = 0 AND d.group_id IS NULL AND NOT d.lifo AND (d.flags & 4 = 0 OR NOT EXISTS (SELECT FROM bunqueue.edges e WHERE e.ns = d.ns AND e.dependency_id = d.id))
+        UNION ALL
+        SELECT d.ns, d.id FROM bunqueue.jobs d
+        WHERE d.queue_id = q.id AND d.status = 0 AND d.group_id IS NULL AND d.lifo AND (d.flags & 4 = 0 OR NOT EXISTS (SELECT FROM bunqueue.edges e WHERE e.ns = d.ns AND e.dependency_id = d.id))
+        UNION ALL
+        SELECT d.ns, d.id FROM bunqueue.jobs d
+        WHERE d.queue_id = q.id AND d.status = 0 AND d.group_id IS NOT NULL AND (d.flags & 4 = 0 OR NOT EXISTS (SELECT FROM bunqueue.edges e WHERE e.ns = d.ns AND e.dependency_id = d.id))
+    ) AS j
+    WHERE q.ns = $1::int4 AND q.name = $2::text
+    LIMIT $3::int8
+), held AS MATERIALIZED (
+    SELECT k.ns, k.id
+    FROM found f CROSS JOIN LATERAL (
+        SELECT j.ns, j.id FROM bunqueue.jobs j WHERE j.ns = f.ns AND j.id = f.id AND j.status = 0 FOR UPDATE SKIP LOCKED
+    ) AS k
+), removed AS (
+    DELETE FROM bunqueue.jobs j USING held h WHERE j.ns = h.ns AND j.id = h.id RETURNING 1
 )
-SELECT count(*) FROM removed
+SELECT (SELECT count(*) FROM removed), (SELECT count(*) FROM found)
