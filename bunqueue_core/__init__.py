@@ -9,13 +9,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from bunqueue_core.client import AuthError as AuthError
+    from bunqueue_core.client import Bunqueue as Bunqueue
     from bunqueue_core.client import CancelSignal as CancelSignal
     from bunqueue_core.client import Connection as Connection
+    from bunqueue_core.client import FlowNode as FlowNode
+    from bunqueue_core.client import FlowProducer as FlowProducer
     from bunqueue_core.client import Job as Job
+    from bunqueue_core.client import JobPro as JobPro
     from bunqueue_core.client import ProcessorContext as ProcessorContext
     from bunqueue_core.client import Queue as Queue
     from bunqueue_core.client import QueueEvents as QueueEvents
+    from bunqueue_core.client import QueueEventsPro as QueueEventsPro
+    from bunqueue_core.client import QueueGroup as QueueGroup
+    from bunqueue_core.client import QueuePro as QueuePro
     from bunqueue_core.client import Worker as Worker
+    from bunqueue_core.client import WorkerPro as WorkerPro
+    from bunqueue_core.client import shutdown_manager as shutdown_manager
     from bunqueue_core.config.define import define_config as define_config
     from bunqueue_core.model.errors import AuthenticationError as AuthenticationError
     from bunqueue_core.model.errors import BackendBusy as BackendBusy
@@ -40,9 +50,11 @@ __version__ = "0.1.0"
 
 #: Where each public name is defined.
 _EXPORTS = {
+    "AuthError": "bunqueue_core.client",
     "AuthenticationError": "bunqueue_core.model.errors",
     "BackendBusy": "bunqueue_core.model.errors",
     "BrokerClosed": "bunqueue_core.model.errors",
+    "Bunqueue": "bunqueue_core.client",
     "BunqueueError": "bunqueue_core.model.errors",
     "CancelSignal": "bunqueue_core.client",
     "CapabilityError": "bunqueue_core.model.errors",
@@ -53,25 +65,35 @@ _EXPORTS = {
     "Connection": "bunqueue_core.client",
     "ConnectionClosedError": "bunqueue_core.model.errors",
     "DelayedError": "bunqueue_core.model.errors",
+    "FlowNode": "bunqueue_core.client",
+    "FlowProducer": "bunqueue_core.client",
     "Job": "bunqueue_core.client",
+    "JobPro": "bunqueue_core.client",
     "LeaseLost": "bunqueue_core.model.errors",
     "NotFound": "bunqueue_core.model.errors",
     "ProcessorContext": "bunqueue_core.client",
     "Queue": "bunqueue_core.client",
     "QueueEvents": "bunqueue_core.client",
+    "QueueEventsPro": "bunqueue_core.client",
+    "QueueGroup": "bunqueue_core.client",
+    "QueuePro": "bunqueue_core.client",
     "RateLimitError": "bunqueue_core.model.errors",
     "SerializationError": "bunqueue_core.model.errors",
     "StorageUnavailable": "bunqueue_core.model.errors",
     "UnrecoverableError": "bunqueue_core.model.errors",
     "ValidationError": "bunqueue_core.model.errors",
     "Worker": "bunqueue_core.client",
+    "WorkerPro": "bunqueue_core.client",
     "define_config": "bunqueue_core.config.define",
+    "shutdown_manager": "bunqueue_core.client",
 }
 
 __all__ = [
+    "AuthError",
     "AuthenticationError",
     "BackendBusy",
     "BrokerClosed",
+    "Bunqueue",
     "BunqueueError",
     "CancelSignal",
     "CapabilityError",
@@ -82,20 +104,28 @@ __all__ = [
     "Connection",
     "ConnectionClosedError",
     "DelayedError",
+    "FlowNode",
+    "FlowProducer",
     "Job",
+    "JobPro",
     "LeaseLost",
     "NotFound",
     "ProcessorContext",
     "Queue",
     "QueueEvents",
+    "QueueEventsPro",
+    "QueueGroup",
+    "QueuePro",
     "RateLimitError",
     "SerializationError",
     "StorageUnavailable",
     "UnrecoverableError",
     "ValidationError",
     "Worker",
+    "WorkerPro",
     "__version__",
     "define_config",
+    "shutdown_manager",
 ]
 
 

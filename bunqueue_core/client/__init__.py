@@ -11,11 +11,17 @@ from bunqueue_core.client.queue_events import QueueEvents
 from bunqueue_core.client.queue_group import QueueGroup
 from bunqueue_core.client.simple import Bunqueue
 from bunqueue_core.client.worker import Worker
+from bunqueue_core.embedded import shutdown_manager
+from bunqueue_core.model.errors import AuthenticationError
+
+#: The name of the official SDK for the same error.
+AuthError = AuthenticationError
 
 #: Names by which programs that come from BullMQ Pro know the same classes.
 QueuePro, WorkerPro, QueueEventsPro, JobPro = Queue, Worker, QueueEvents, Job
 
 __all__ = [
+    "AuthError",
     "Bunqueue",
     "CancelSignal",
     "Connection",
@@ -31,4 +37,5 @@ __all__ = [
     "QueuePro",
     "Worker",
     "WorkerPro",
+    "shutdown_manager",
 ]

@@ -3,24 +3,33 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from client_servers import ScriptedServer
-from fixtures.server import ServerProcess, running_server
+from fixtures.server import running_server
 
 from bunqueue_core.embedded import PATH_VARIABLES, shutdown_manager
 
 _names = itertools.count(1)
 
 
+#: ``port`` of a server that runs already and takes the place of ours: to check the clients against another implementation.
+OTHER_SERVER = "BUNQUEUE_TEST_SERVER_PORT"
+
+
 @pytest.fixture(scope="session")
-def server() -> Iterator[ServerProcess]:
-    """One server for all tests; each uses queues of its own."""
+def server_port() -> Iterator[int]:
+    """The port of one server for all tests; each uses queues of its own."""
+    other = os.environ.get(OTHER_SERVER)
+    if other is not None:
+        yield int(other)
+        return
     with running_server() as process:
-        yield process
+        yield process.port
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +44,7 @@ def _no_leftovers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.fixture
 def name() -> str:
     """A queue name that no other test uses."""
-    return f"client-{next(_names)}"
+    return f"client-{os.getpid()}-{next(_names)}"
 
 
 @pytest.fixture(params=["memory", "sqlite", "server"])
@@ -45,14 +54,13 @@ def target(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
         return {"embedded": True}
     if request.param == "sqlite":
         return {"data_path": tmp_path / "jobs.db"}
-    process: ServerProcess = request.getfixturevalue("server")
-    return {"host": "127.0.0.1", "port": process.port}
+    return {"host": "127.0.0.1", "port": request.getfixturevalue("server_port")}
 
 
 @pytest.fixture
-def remote(server: ServerProcess) -> dict[str, Any]:
+def remote(server_port: int) -> dict[str, Any]:
     """Arguments that lead a client to the server."""
-    return {"host": "127.0.0.1", "port": server.port}
+    return {"host": "127.0.0.1", "port": server_port}
 
 
 @pytest.fixture
