@@ -32,13 +32,38 @@ from bunqueue_core.testing.clock import SettableClock
 
 #: Verbs that only brokers with a capability offer; all others every broker offers.
 CAPABILITY_OF: Final[dict[str, str]] = {
-    **dict.fromkeys(("pause", "resume", "is_paused"), "control"),
+    **dict.fromkeys(
+        (
+            "pause",
+            "resume",
+            "is_paused",
+            "count",
+            "drain_queue",
+            "clean",
+            "obliterate",
+            "cancel",
+            "discard",
+            "promote",
+            "promote_jobs",
+            "change_delay",
+            "move_to_wait",
+            "move_to_waiting_children",
+            "change_priority",
+            "update_data",
+            "retry_completed",
+            "key_owner",
+            "remove_key",
+            "remove_job_key",
+        ),
+        "control",
+    ),
     **dict.fromkeys(
         (
             "dead_letters",
             "retry_dead_letters",
             "remove_dead_letter",
             "purge_dead_letters",
+            "dlq_stats",
             "dlq_config",
             "set_dlq_config",
             "stall_config",
