@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -83,6 +85,26 @@ class TestTheTable:
 
     def test_every_route_says_what_it_does(self) -> None:
         assert all(route.summary for route in ROUTES)
+
+
+class TestTheDocumentation:
+    def test_it_lists_every_route_with_the_status_of_its_refusals(self) -> None:
+        text = (Path(__file__).parents[2] / "docs" / "http.md").read_text()
+        rows = re.findall(r"^\| `([A-Z]+) (/[^`]*)` .*\| (\S+) \|$", text, re.MULTILINE)
+        listed = {(method, path): status for method, path, status in rows}
+        special = {("GET", "/prometheus"), ("POST", "/gc"), ("GET", "/heapstats")}
+        assert {(route.method, route.path): str(route.status.value) for route in ROUTES} == {
+            route: status for route, status in listed.items() if route not in special
+        }
+        assert special <= listed.keys()
+
+    def test_it_lists_the_members_that_a_body_may_have(self) -> None:
+        text = (Path(__file__).parents[2] / "docs" / "http.md").read_text()
+        for route in ROUTES:
+            if route.command in ("PUSH", "Cron") or not route.takes:
+                continue
+            (row,) = re.findall(rf"^\| `{route.method} {re.escape(route.path)}` \| ([^|]*) \|", text, re.MULTILINE)
+            assert set(re.findall(r"`(\w+)\??`", row)) >= set(route.takes), route.path
 
 
 class TestDecoding:
