@@ -21,7 +21,7 @@ from bunqueue_core.commands.table import (
     Value,
     command,
 )
-from bunqueue_core.model.errors import NotFound, ValidationError
+from bunqueue_core.model.errors import CapabilityError, NotFound, ValidationError
 from bunqueue_core.model.options import SAFE_INTEGER
 from bunqueue_core.model.requests import Health, QueueMetrics
 from bunqueue_core.model.rules import check_queue_name
@@ -79,6 +79,15 @@ def metrics(session: Session, queue: Value = ABSENT, type_: Value = ABSENT, star
             "activeConnections": 0,
         }
     }
+
+
+@command("Prometheus", returns={"data": "{metrics: text in the format of Prometheus}"})
+def prometheus(session: Session) -> Reply:
+    """The metrics of the server, the same as over HTTP."""
+    metrics = session.services.metrics
+    if metrics is None:
+        raise CapabilityError("Prometheus", session.broker.capabilities.driver)
+    return then(metrics(), lambda text: {"data": {"metrics": text.decode()}})
 
 
 @command("CompactMemory")

@@ -39,6 +39,7 @@ class Services:
         private_webhooks: webhooks may point into private networks.
         events: counters of webhooks and event sinks; None where neither runs.
         backups: numbers of backups; None where there are none.
+        metrics: gives the metrics in the text format of Prometheus; None where nothing serves them.
         announce: takes what happens for those who watch the server, a name such as ``queue:paused`` and its fields; None while
             nobody does.
     """
@@ -55,6 +56,7 @@ class Services:
     private_webhooks: bool = False
     events: Callable[[], EventStatistics] | None = None
     backups: Callable[[], BackupStatistics] | None = None
+    metrics: Callable[[], Answer[bytes]] | None = None
     announce: Callable[[str, Mapping[str, Any]], None] | None = None
 
     def tell(self, event: str, /, **fields: Any) -> None:

@@ -271,6 +271,7 @@ class Server:
             limiter,
             streams=streams,
         )
+        services.metrics = app.metrics
         self._http = HttpServer(app, context)
         await tcp.start(tcp_sockets, context)
         await self._http.start(http_sockets)

@@ -12,7 +12,7 @@ from fixtures.inprocess_server import Serve
 from fixtures.scripted_broker import ScriptedBroker, Sink, services_of
 from prometheus_client.parser import text_string_to_metric_families
 
-from bunqueue_core.model.requests import Counts, Health
+from bunqueue_core.model.requests import Counts, Health, QueueSummary
 from bunqueue_core.server.http.app import HttpApp, HttpOptions
 from bunqueue_core.server.limits import RateLimiter
 from bunqueue_core.testing import SettableClock
@@ -178,7 +178,8 @@ class TestPrometheus:
         site = Site(metrics_queues=1)
         site.broker.numbers = {"waiting": 2, "paused": 1, "totalPushed": 7}
         site.broker.on("queues", ["a", "b", "c"])
-        site.broker.on("counts", Counts(waiting=1, paused=4, failed=2))
+        counts = Counts(paused=5, paused_prioritized=1, failed=2)
+        site.broker.on("summaries", [QueueSummary("a", counts, True)])
         site.services.meters.latencies["push"].observe(0.0004)
         site.services.meters.latencies["push"].observe(99)
         site.services.meters.cut_offs["unread answers"] += 1
@@ -195,7 +196,8 @@ class TestPrometheus:
         assert value("bunqueue_jobs_waiting") == 3
         assert value("bunqueue_jobs_pushed", "bunqueue_jobs_pushed_total") == 7
         assert set(families) >= BY_QUEUE
-        assert value("bunqueue_queue_jobs_waiting", queue="a") == 5
+        assert value("bunqueue_queue_jobs_waiting", queue="a") == 4
+        assert value("bunqueue_queue_jobs_prioritized", queue="a") == 1
         assert value("bunqueue_queue_jobs_dlq", queue="a") == 2
         assert value("bunqueue_queue_metrics_exported") == 1
         assert value("bunqueue_queue_metrics_omitted") == 2
@@ -252,6 +254,8 @@ async def test_over_real_sockets(serve: Serve) -> None:
         assert health["connections"]["tcp"] == 1
         assert (await client.head("/health")).content == b""
         metrics = (await client.get("/prometheus")).text
+        over_tcp = (await wire.cmd(cmd="Prometheus"))["data"]["metrics"]
+        assert re.findall("^# TYPE .*", over_tcp, re.MULTILINE) == re.findall("^# TYPE .*", metrics, re.MULTILINE)
         assert 'bunqueue_queue_jobs_waiting{queue="mail"} 1.0' in metrics
         assert (await client.get("/nope")).status_code == 404
         answers = await asyncio.gather(*(client.get("/ready") for _ in range(20)))

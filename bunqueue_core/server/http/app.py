@@ -116,6 +116,10 @@ class HttpApp:
         elif kind == "websocket":
             await self._websocket(scope, receive, send)
 
+    def metrics(self) -> Answer[bytes]:
+        """The metrics in the text format of Prometheus."""
+        return exposition(self._services, self._connections(), self._options.metrics_queues)
+
     # -- the order of things ------------------------------------------------------------------------------------------
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -318,7 +322,7 @@ class HttpApp:
                 return self._refusal(503, "Metrics authentication is enabled but no tokens are configured", scope)
             if not self._authorized(scope):
                 return self._refusal(401, _UNAUTHORIZED, scope)
-        text = await exposition(self._services, self._connections(), self._options.metrics_queues)
+        text = await self.metrics()
         return Response(text, headers={**self._cors(scope), "content-type": CONTENT_TYPE})
 
 

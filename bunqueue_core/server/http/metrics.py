@@ -10,11 +10,13 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from bunqueue_core.answer import Answer
 from bunqueue_core.backup.reports import BackupStatistics
 from bunqueue_core.commands.meters import Histogram
 from bunqueue_core.commands.monitoring import resident_bytes
+from bunqueue_core.commands.replies import chain
 from bunqueue_core.commands.session import Services
-from bunqueue_core.model.requests import Counts
+from bunqueue_core.model.requests import Counts, QueueSummary
 from bunqueue_core.server.limits import CUT_OFF_REASONS
 
 #: Content type of the exposition.
@@ -43,7 +45,7 @@ _STATES: Final = ("waiting", "prioritized", "delayed", "active", "dlq", "complet
 _TRANSPORTS: Final = (("tcp", "tcp"), ("websocket", "ws"), ("sse", "sse"))
 
 
-async def exposition(services: Services, connections: dict[str, int], most_queues: int) -> bytes:
+def exposition(services: Services, connections: dict[str, int], most_queues: int) -> Answer[bytes]:
     """The metrics of the server, as text.
 
     Args:
@@ -51,13 +53,20 @@ async def exposition(services: Services, connections: dict[str, int], most_queue
         connections: open connections by transport.
         most_queues: queues that get series of their own, in order of registration.
     """
-    names = await services.broker.queues()
-    shown = names[: max(0, most_queues)]
-    counts = {name: await services.broker.counts(name) for name in shown}
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Snapshot(services, connections, counts, len(names)))
-    # A blank line between families, as the text has always had.
-    return generate_latest(registry).replace(b"\n# HELP", b"\n\n# HELP")
+    broker = services.broker
+
+    def with_queues(names: list[str]) -> Answer[bytes]:
+        shown = names[: max(0, most_queues)]
+        summaries = broker.summaries(shown) if shown else Answer[list[QueueSummary]].of([])
+        return summaries.map(lambda found: written({each.name: each.counts for each in found}, len(names)))
+
+    def written(counts: dict[str, Counts], queues: int) -> bytes:
+        registry = CollectorRegistry(auto_describe=False)
+        registry.register(_Snapshot(services, connections, counts, queues))
+        # A blank line between families, as the text has always had.
+        return generate_latest(registry).replace(b"\n# HELP", b"\n\n# HELP")
+
+    return chain(broker.queues(), with_queues)
 
 
 class _Snapshot(Collector):
@@ -131,8 +140,8 @@ class _Snapshot(Collector):
             )
             for name, counts in self._counts.items():
                 value = {
-                    "waiting": counts.waiting + counts.paused,
-                    "prioritized": counts.prioritized,
+                    "waiting": counts.ready_waiting,
+                    "prioritized": counts.ready_prioritized,
                     "delayed": counts.delayed,
                     "active": counts.active,
                     "dlq": counts.failed,
