@@ -248,6 +248,15 @@ class TestDashboard:
         assert (shown["crons"]["total"], shown["crons"]["truncated"]) == (1, False)
         assert shown["crons"]["list"][0]["name"] == "c"
 
+    async def test_schedulers_and_collections_are_counted(self, site: Site) -> None:
+        await site.post("/crons", {"name": "c", "queue": "q", "schedule": "0 0 29 2 *"})
+        added = await site.post("/queues/q/jobs", {"data": 1})
+        await site.post(f"/jobs/{added['id']}/logs", {"message": "x"})
+        shown = await site.get("/stats")
+        assert (shown["stats"]["cronJobs"], shown["stats"]["cronPending"]) == (1, 1)
+        assert (shown["collections"]["jobIndex"], shown["collections"]["jobLogs"]) == (1, 1)
+        assert "bunqueue_cron_jobs_registered 1.0" in (await site.client.get("/prometheus")).text
+
     async def test_latencies(self, site: Site) -> None:
         assert (await site.get("/dashboard"))["latency"]["percentiles"]["push"] == {"p50": 0, "p95": 0, "p99": 0}
         await site.post("/queues/q/jobs", {"data": 1})
