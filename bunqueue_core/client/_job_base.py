@@ -59,6 +59,8 @@ class DeliveryHooks(Protocol):
 
     def job_logged(self, job: Any, message: str) -> None: ...
 
+    def job_released(self, job: Any) -> None: ...
+
 
 class JobBase:
     """A job as a client sees it: a snapshot, made when it was added, fetched or delivered.
@@ -424,11 +426,11 @@ class JobBase:
             raise RuntimeError("Job is not bound to a connection")
         return self._verbs
 
-    def _took_over(self, data: Any = _UNREAD) -> None:
+    def _took_over(self) -> None:
         """The delivery has ended by a method of this job: its worker must not report an outcome."""
         self._released = True
-        if data is not _UNREAD:
-            self._data = data
+        if self._hooks is not None:
+            self._hooks.job_released(self)
 
     def _stack_limit(self) -> int:
         source = self._source

@@ -285,7 +285,11 @@ class Session:
         self._next_id += 1
         req_id = str(self._next_id)
         fields["reqId"] = req_id
-        body = self._pack(fields)
+        try:
+            body = self._pack(fields)
+        except SerializationError as error:
+            self.emit("error", operation="serialize", error=str(error))
+            raise
         if extra_count:
             body = map_header(len(fields) + extra_count) + body[header_size(len(fields)) :] + extra
         if len(body) > MAX_FRAME_BYTES:

@@ -16,6 +16,7 @@ import os
 import select
 import socket
 import ssl
+import struct
 import threading
 import time
 from collections import deque
@@ -49,6 +50,14 @@ def _wait_one(sock: socket.socket, writing: bool) -> None:
         poll.poll(1000)
     else:
         select.select([] if writing else [sock], [sock] if writing else [], [], 1.0)
+
+
+def _bound_sends(sock: socket.socket, seconds: float | None) -> None:
+    """Let a write fail when the other side takes nothing for ``seconds``, which no deadline of a command could end."""
+    if seconds is not None and hasattr(socket, "SO_SNDTIMEO") and os.name == "posix":
+        whole = int(seconds)
+        timeval = struct.pack("ll", whole, int((seconds - whole) * 1_000_000) or (0 if whole else 1))
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeval)
 
 
 class _Wire:
@@ -282,17 +291,30 @@ class ThreadTransport:
     def _ready_wire(self) -> _Wire:
         if self._closed:
             raise ConnectionClosedError("connection closed by client")
-        wire = self._wire
         now = self._session.clock()
-        if wire is not None and now - self._last_use > _IDLE_S and not self._session.pending and not self._reading:
-            data = wire.receive(0)
-            if data:
-                self._take(wire, data)
-            elif data == b"":
-                self._lost(wire, ConnectionClosedError("connection lost"))
-            wire = self._wire
+        if self._wire is not None and now - self._last_use > _IDLE_S and not self._session.pending:
+            self._look()
         self._last_use = now
+        wire = self._wire
         return wire if wire is not None else self._connect()
+
+    def _look(self) -> None:
+        """Find out whether the server has closed the connection while nobody used it. Unless somebody reads: they would."""
+        with self._mutex:
+            wire = self._wire
+            if self._reading or wire is None:
+                return
+            self._reading = True
+        try:
+            data = wire.receive(0)
+        finally:
+            with self._mutex:
+                self._reading = False
+        if data:
+            self._take(wire, data)
+        elif data == b"":
+            self._lost(wire, ConnectionClosedError("connection lost"))
+        self._pass_on()
 
     def _connect(self) -> _Wire:
         session, options = self._session, self._session.options
@@ -305,6 +327,7 @@ class ThreadTransport:
         try:
             sock = socket.create_connection((options.host, options.port), timeout=options.connect_timeout)
             keepalive(sock.setsockopt)
+            _bound_sends(sock, options.command_timeout)
             if options.tls is not None:
                 stage = "TLS handshake"
                 sock = options.tls.wrap_socket(sock, server_hostname=options.host)

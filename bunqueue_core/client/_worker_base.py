@@ -51,6 +51,9 @@ MAX_POLL_MS: Final = 30_000
 #: Pause after a pull that found nothing although it was to wait, seconds: another client may have been quicker.
 EMPTY_POLL_PAUSE_S: Final = 0.01
 
+#: Deadlines of jobs that have ended, at most, before they are cleared out; it bounds memory.
+MAX_STALE_DEADLINES: Final = 1000
+
 #: Pauses after failed pulls, seconds; the last one repeats.
 PULL_BACKOFF_S: Final = (0.5, 1.0, 2.0, 5.0)
 
@@ -475,6 +478,7 @@ class WorkerBase(Emitter):
         self._mutex = threading.Lock()
         self._leases: dict[str, Any] = {}
         self._running = 0
+        self._by_hand: dict[str, Any] = {}  #: taken by ``get_next_job``, neither processed nor ended yet
         self._waiting_jobs = 0  #: delivered, not started; those that the gate holds included
         self._outcomes: list[Outcome] = []
         self._signals: dict[str, CancelSignal] = {}
@@ -516,12 +520,20 @@ class WorkerBase(Emitter):
                 jobs.append(job)
                 timeout = source.options.timeout_ms if type(source) is JobRecord else job.raw.get("timeout")
                 if timeout:
-                    self._deliveries += 1
-                    due = self._clock() + timeout / 1000
-                    heapq.heappush(self._deadlines, (due, self._deliveries, job))
-                    sooner = sooner or self._deadlines[0][2] is job
+                    sooner = self._set_deadline(job, timeout) or sooner
             self._waiting_jobs += len(jobs)
         return jobs, sooner
+
+    def _set_deadline(self, job: Any, timeout_ms: float) -> bool:
+        """Note when ``job`` times out. True if nothing times out before. Under the lock."""
+        self._deliveries += 1
+        deadlines = self._deadlines
+        heapq.heappush(deadlines, (self._clock() + timeout_ms / 1000, self._deliveries, job))
+        if len(deadlines) > 4 * len(self._leases) + MAX_STALE_DEADLINES:
+            # Jobs that ended in time stay until they would have timed out, which may be long after.
+            deadlines[:] = [entry for entry in deadlines if self._holds(entry[2])]
+            heapq.heapify(deadlines)
+        return bool(deadlines[0][2] is job)
 
     def _renewals(self) -> tuple[list[Any], list[Renewal]]:
         """The leased jobs and their renewals."""
@@ -663,6 +675,16 @@ class WorkerBase(Emitter):
     def job_logged(self, job: Any, message: str) -> None:
         """A processor wrote to its job's log."""
         self.emit("log", job, message)
+
+    def job_released(self, job: Any) -> None:
+        """A job has ended its delivery itself. While a processor has it, the end of the processor sees to the rest."""
+        with self._mutex:
+            by_hand = self._by_hand.get(job.id) is job
+            if by_hand:
+                del self._by_hand[job.id]
+                self._waiting_jobs -= 1
+        if by_hand:
+            self._drop_lease(job)
 
     # -- cancelling ---------------------------------------------------------------------------------------------------
 

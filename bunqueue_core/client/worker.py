@@ -132,8 +132,6 @@ class Worker(WorkerBase):
         remove_on_complete: Any = None,
         remove_on_fail: Any = None,
     ) -> None:
-        if isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1:
-            raise ValueError("concurrency must be >= 1")
         options = WorkerOptions.checked(
             batch_size=batch_size,
             poll_timeout_ms=poll_timeout_ms,
@@ -691,6 +689,9 @@ class Worker(WorkerBase):
             jobs.extend(self._gate.clear())
         if self._gatherer is not None:
             jobs.extend(self._gatherer.clear())
+        with self._mutex:
+            jobs.extend(self._by_hand.values())
+            self._by_hand.clear()
         return jobs
 
     def _give_back(self, verbs: Verbs, jobs: Sequence[Job]) -> None:
@@ -800,6 +801,8 @@ class Worker(WorkerBase):
         if sooner:
             self._tick.set()
         job: Job = jobs[0]
+        with self._mutex:
+            self._by_hand[job.id] = job
         return job
 
     def process_job_manually(self, job: Job, token: str | None = None) -> None:
@@ -820,6 +823,8 @@ class Worker(WorkerBase):
             raise LeaseLost(f"Invalid or expired lock token for job {job.id}")
         if self._limiter is not None:
             self._limiter.started()
+        with self._mutex:
+            self._by_hand.pop(job.id, None)
         self._run_here(job)
         self._flush()
 

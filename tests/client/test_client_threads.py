@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
+from client_servers import ScriptedServer, obliging
 
 from bunqueue_core.client import Connection, Job, Queue, Worker
 from bunqueue_core.client._crew_threads import WATCH_S, ThreadCrew
+from bunqueue_core.client._session import ConnectionOptions
+from bunqueue_core.client._transport_threads import ThreadTransport
+from bunqueue_core.model.errors import ConnectionClosedError
 
 PATIENCE = 20.0
 
@@ -59,6 +65,27 @@ def test_a_thread_that_waits_long_does_not_hold_up_the_others(remote: Target, na
         with Worker(name, lambda job: "done", **remote):
             waiting.join(PATIENCE)
         assert results == ["done"]
+
+
+def test_a_server_that_takes_nothing_is_given_up() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        connection = Connection("127.0.0.1", listener.getsockname()[1], command_timeout=0.2)
+        with connection, pytest.raises(ConnectionClosedError, match="send failed"):
+            connection.call({"cmd": "Some", "data": b"x" * 60_000_000})
+        assert not connection.connected
+
+
+def test_a_connection_that_the_server_closed_meanwhile_is_made_anew(scripted: Callable[..., ScriptedServer]) -> None:
+    now = 0.0
+    server = scripted(obliging)
+    transport = ThreadTransport(ConnectionOptions.checked(**server.address), lambda: now)
+    assert transport.submit({"cmd": "Some"}).result()["ok"]
+    server.connections[0].drop()
+    server.connections[0].thread.join(PATIENCE)
+    now = 10.0
+    assert transport.submit({"cmd": "Some"}).result()["ok"]
+    assert transport.generation == 2
+    transport.close()
 
 
 def test_a_slow_job_does_not_hold_up_those_behind_it(target: Target, name: str) -> None:

@@ -465,7 +465,15 @@ def test_jobs_can_be_taken_by_hand(target: Target, name: str) -> None:
             worker.process_job_manually(job, "another")
         worker.process_job_manually(job)
         assert queue.get_result(job.id) == 5
+        queue.add("a", 6)
+        ended = worker.get_next_job()
+        assert ended is not None
+        ended.move_to_completed("by hand")
+        kept = queue.add("a", 7)
+        assert worker.get_next_job() is not None
         worker.close()
+        assert queue.get_result(ended.id) == "by hand"
+        assert queue.get_state(kept.id) == "waiting"
 
 
 def test_concurrency_can_be_changed_while_it_works(target: Target, name: str) -> None:

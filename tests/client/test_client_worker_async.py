@@ -464,7 +464,15 @@ async def test_jobs_can_be_taken_by_hand(target: Target, name: str) -> None:
             await worker.process_job_manually(job, "another")
         await worker.process_job_manually(job)
         assert await queue.get_result(job.id) == 5
+        await queue.add("a", 6)
+        ended = await worker.get_next_job()
+        assert ended is not None
+        await ended.move_to_completed("by hand")
+        kept = await queue.add("a", 7)
+        assert await worker.get_next_job() is not None
         await worker.close()
+        assert await queue.get_result(ended.id) == "by hand"
+        assert await queue.get_state(kept.id) == "waiting"
 
 
 async def test_concurrency_can_be_changed_while_it_works(target: Target, name: str) -> None:
