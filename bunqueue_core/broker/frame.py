@@ -53,7 +53,7 @@ from bunqueue_core.storage.changes import (
     PROOF_TABLE,
     WEBHOOK_TABLE,
 )
-from bunqueue_core.storage.journal import Journal, SnapshotSource
+from bunqueue_core.storage.journal import Journal, KeepsLog, SnapshotSource
 from bunqueue_core.storage.records import CorruptDependencies, dlq_from_row, job_from_row
 
 if TYPE_CHECKING:
@@ -70,6 +70,9 @@ DUE_AT_ONCE: Final = 1_000
 #: Completed jobs that one retention tick deletes at most, and the time between two ticks, ms.
 RETENTION_BATCH: Final = 1_000
 RETENTION_INTERVAL_MS: Final = 10_000
+
+#: A journal's log is carried over once nothing has been committed for this long (at most twice as long), ms.
+IDLE_MS: Final = 5_000
 
 
 class _Committed:
@@ -168,6 +171,9 @@ class LocalFrame(Broker):
     ) -> None:
         self.capabilities = capabilities
         self._journal = journal
+        self._log_keeper = journal if isinstance(journal, KeepsLog) else None
+        self._watching_log = False
+        self._commits_seen = 0
         self._ports = ports
         self._now = ports.now
         self._settings = settings
@@ -320,6 +326,7 @@ class LocalFrame(Broker):
             if self._buffer is not None and self._journal is not None:
                 numbers.update(self._buffer.statistics())
                 numbers["storageBytes"] = self._journal.size_bytes()
+                numbers["storageLogBytes"] = self._log_keeper.log_bytes() if self._log_keeper is not None else 0
             return numbers
 
     def snapshot_source(self) -> SnapshotSource | None:
@@ -504,6 +511,8 @@ class LocalFrame(Broker):
 
     def _settled(self, events: Sequence[Event | Notice], waiters: Sequence[Waiter]) -> None:
         """A generation is on disk."""
+        if not self._watching_log and self._log_keeper is not None:
+            self._watch_log()
         if events:
             self._deliver(events)
         for waiter in waiters:
@@ -780,6 +789,28 @@ class LocalFrame(Broker):
                 removed += 1
         if removed and engine.noticing:
             engine.notice("cleanup:completed-removed", count=removed)
+
+    # -- the journal's log --------------------------------------------------------------------------------------------
+
+    def _watch_log(self) -> None:
+        """Begin to look whether commits go on."""
+        with self._lock:
+            if self._state != "closed" and self._buffer is not None:
+                self._watching_log = True
+                self._commits_seen = self._buffer.commits
+                self._engine.agenda.set("idle-log", self._now() + IDLE_MS, self._look_at_log)
+                self._arm()
+
+    def _look_at_log(self, now: int) -> None:
+        """Have the log carried over if nothing has been committed since the last look; else look again later."""
+        assert self._buffer is not None
+        assert self._log_keeper is not None
+        if self._buffer.commits == self._commits_seen:
+            self._watching_log = False
+            self._log_keeper.checkpoint_when_idle()
+        else:
+            self._commits_seen = self._buffer.commits
+            self._engine.agenda.set("idle-log", now + IDLE_MS, self._look_at_log)
 
     # -- events -------------------------------------------------------------------------------------------------------
 

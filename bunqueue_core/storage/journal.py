@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from bunqueue_core.storage.changes import ChangeSet, DlqRow, JobRow, QueueRow, Table
 
@@ -84,6 +84,17 @@ class SnapshotFiles(SnapshotSource, Protocol):
 
     def interrupt(self) -> None:
         """End a snapshot or an inspection that runs in another thread; it raises."""
+
+
+@runtime_checkable
+class KeepsLog(Protocol):
+    """An optional capability of a journal: it commits to a log, which it carries over into its data from time to time."""
+
+    def checkpoint_when_idle(self) -> None:
+        """Begin to carry the log over and to cut it. Called when nothing has been committed for a while; must not block."""
+
+    def log_bytes(self) -> int:
+        """Bytes of the log, which :meth:`Journal.size_bytes` leaves out."""
 
 
 class Journal(Protocol):
@@ -164,6 +175,7 @@ __all__ = [
     "DlqRow",
     "JobRow",
     "Journal",
+    "KeepsLog",
     "QueueRow",
     "SnapshotFiles",
     "SnapshotSource",
