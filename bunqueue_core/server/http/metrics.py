@@ -130,6 +130,8 @@ class _Snapshot(Collector):
         if self._services.broker.capabilities.driver == "sqlite":
             size = self._numbers.get("storageBytes", 0)
             yield _gauge("bunqueue_sqlite_database_size_bytes", "Size of the database", size)
+            log = self._numbers.get("storageLogBytes", 0)
+            yield _gauge("bunqueue_sqlite_log_size_bytes", "Size of the write-ahead log beside it", log)
 
     def _by_queue(self) -> Iterator[Metric]:
         if not self._counts:
