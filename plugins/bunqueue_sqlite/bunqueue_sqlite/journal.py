@@ -7,6 +7,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Final
@@ -18,6 +19,7 @@ from bunqueue_core.plugins.drivers import OpenContext
 from bunqueue_core.storage.changes import ChangeSet, DlqRow, QueueRow, Table
 from bunqueue_core.storage.journal import StoredJob
 from bunqueue_sqlite import schema
+from bunqueue_sqlite.checkpoints import CHECKPOINT_PAGES, LOG_SIZE_LIMIT, Checkpoints
 from bunqueue_sqlite.errors import UNSTORABLE, journal_error
 from bunqueue_sqlite.files import OwnerLock, check_place, resolve
 from bunqueue_sqlite.reading import Reader
@@ -28,14 +30,6 @@ from bunqueue_sqlite.statements import Planner, single_statement_views
 #: Oldest SQLite of the live connection: 3.51.3 mends the WAL-reset bug, by which a checkpoint beside a commit could lose pages.
 REQUIRED_SQLITE: Final = (3, 51, 3)
 
-#: Pages of the log after which a commit carries them over into the file. 2,000 pages (8 MB): half the checkpoints of the default
-#: at a pause of 5 ms; from 4,000 on the pauses grow (10 ms, 20 ms at 8,000) and the rate of commits does not.
-CHECKPOINT_PAGES: Final = 2_000
-
-#: Size to which the log is cut back when it starts over, bytes: well above what it needs between checkpoints, so that it is not
-#: cut and grown in turns, and small enough to get rid of what a long reader made it grow to.
-LOG_SIZE_LIMIT: Final = 32 * 1024 * 1024
-
 #: How long a statement waits for a lock that another process holds, ms.
 BUSY_TIMEOUT_MS: Final = 5_000
 
@@ -45,6 +39,9 @@ CONTENDED_S: Final = 0.001
 
 #: Commits that take this to go on before they look again.
 CONTENDED_COMMITS: Final = 50
+
+#: Commits after which the size of the log is looked at.
+LOOK_COMMITS: Final = 16
 
 #: Memory for pages while a snapshot is made, KiB. It reads every page once; a larger cache would only push memory up.
 SNAPSHOT_CACHE_KIB: Final = 8_000
@@ -103,6 +100,8 @@ class SqliteJournal:
         self._live: apsw.Connection | None = None
         self._execute: Callable[..., Any] | None = None
         self._reader: Reader | None = None
+        self._checkpoints: Checkpoints | None = None
+        self._until_look = LOOK_COMMITS
         self._of_parent: tuple[Any, ...] = ()
         self._fork_noticed = False
 
@@ -147,6 +146,12 @@ class SqliteJournal:
         self._owner = owner
         self._live = live
         self._execute = live.cursor().execute
+        self._checkpoints = Checkpoints(
+            partial(self._connect, apsw.SQLITE_OPEN_READWRITE),
+            self.log_bytes,
+            self._checkpoint_automatically,
+            self._context.log,
+        )
         if hasattr(os, "register_at_fork") and not self._fork_noticed:
             self._fork_noticed = True
             forked = weakref.WeakMethod(self._after_fork_in_child)
@@ -160,6 +165,9 @@ class SqliteJournal:
 
     def close(self) -> None:
         """Carry the log over into the file, so that only the file is left, and give it back. Idempotent."""
+        checkpoints, self._checkpoints = self._checkpoints, None
+        if checkpoints is not None:
+            checkpoints.stop()
         with self._commit_lock:
             live, self._live = self._live, None
             self._execute = None
@@ -191,10 +199,11 @@ class SqliteJournal:
             if owner is not None:
                 owner.release()
 
+    def _connect(self, flags: int, *, statements: int = 100) -> apsw.Connection:
+        return apsw.Connection(str(self._path), flags=flags, vfs=self._vfs or None, statementcachesize=statements)
+
     def _connect_live(self) -> apsw.Connection:
-        connection = apsw.Connection(
-            str(self._path), flags=apsw.SQLITE_OPEN_READWRITE, vfs=self._vfs or None, statementcachesize=_STATEMENTS
-        )
+        connection = self._connect(apsw.SQLITE_OPEN_READWRITE, statements=_STATEMENTS)
         try:
             connection.set_busy_timeout(BUSY_TIMEOUT_MS)
             mode = connection.pragma("journal_mode", "WAL")
@@ -220,7 +229,7 @@ class SqliteJournal:
         return connection
 
     def _connect_reader(self) -> apsw.Connection:
-        connection = apsw.Connection(str(self._path), flags=apsw.SQLITE_OPEN_READONLY, vfs=self._vfs or None)
+        connection = self._connect(apsw.SQLITE_OPEN_READONLY)
         try:
             connection.set_busy_timeout(BUSY_TIMEOUT_MS)
             for pragma in _READ_PRAGMAS:
@@ -233,8 +242,8 @@ class SqliteJournal:
     def _after_fork_in_child(self) -> None:
         """SQLite's connections must not be used across a fork, and the lock is the parent's: leave both alone."""
         # kept referred to, so that nothing closes them here
-        self._of_parent = (self._live, self._execute, self._reader)
-        self._live = self._execute = self._reader = None
+        self._of_parent = (self._live, self._execute, self._reader, self._checkpoints)
+        self._live = self._execute = self._reader = self._checkpoints = None
         self._commit_lock = threading.Lock()
         self._snapshot_lock = threading.Lock()
         self._snapshotting = None
@@ -281,33 +290,31 @@ class SqliteJournal:
                 if isinstance(error, (apsw.Error, *UNSTORABLE)):
                     raise journal_error(error, "commit", system_errno=code) from error
                 raise
+        self._until_look -= 1
+        if not self._until_look:
+            self._until_look = LOOK_COMMITS
+            checkpoints = self._checkpoints
+            if checkpoints is not None:
+                checkpoints.look()
 
-    def checkpoint_when_idle(self) -> bool:
-        """Carry the whole log over into the file and cut it to nothing. Worth calling when no commit is due for a while.
+    def checkpoint_when_idle(self) -> None:
+        """Carry the log over into the file and cut it to nothing. Worth calling when nothing has been committed for a while.
 
-        Does not wait: what a reader still needs stays in the log.
-
-        Returns:
-            True if the log is empty now.
-
-        Raises:
-            JournalError: the file cannot be written.
+        Returns at once; a thread does it. What a reader still needs stays in the log.
         """
+        checkpoints = self._checkpoints
+        if checkpoints is not None:
+            checkpoints.now()
+
+    def wait_for_checkpoint(self, timeout_s: float) -> bool:
+        """Wait until the log is as small as it can be made now. False if it is not after ``timeout_s`` seconds."""
+        checkpoints = self._checkpoints
+        return checkpoints is None or checkpoints.wait(timeout_s)
+
+    def _checkpoint_automatically(self, pages: int) -> None:
         with self._commit_lock:
-            live = self._live
-            if live is None:
-                raise JournalError("the journal is closed")
-            try:
-                live.set_busy_timeout(0)
-                try:
-                    live.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
-                finally:
-                    live.set_busy_timeout(BUSY_TIMEOUT_MS)
-            except apsw.BusyError:
-                return False
-            except apsw.Error as error:
-                raise journal_error(error, "checkpoint", system_errno=live.system_errno) from error
-            return True
+            if self._live is not None:
+                self._live.wal_autocheckpoint(pages)
 
     # -- start --------------------------------------------------------------------------------------------------------
 
@@ -395,7 +402,7 @@ class SqliteJournal:
                 raise
 
     def _vacuum_into(self, path: Path) -> None:
-        connection = apsw.Connection(str(self._path), flags=apsw.SQLITE_OPEN_READONLY, vfs=self._vfs or None)
+        connection = self._connect(apsw.SQLITE_OPEN_READONLY)
         self._snapshotting = connection
         try:
             connection.set_busy_timeout(BUSY_TIMEOUT_MS)
@@ -422,12 +429,19 @@ class SqliteJournal:
                 raise journal_error(error, "read") from error
 
     def size_bytes(self) -> int:
-        """Bytes of the database file and of the log beside it."""
-        total = 0
-        for name in (self._path, self._path.with_name(self._path.name + "-wal")):
-            with contextlib.suppress(FileNotFoundError):
-                total += name.stat().st_size
-        return total
+        """Bytes of the database file."""
+        return _size(self._path)
+
+    def log_bytes(self) -> int:
+        """Bytes of the log beside it."""
+        return _size(self._path.with_name(self._path.name + "-wal"))
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
 
 
 def check_library(version: str | None = None) -> None:

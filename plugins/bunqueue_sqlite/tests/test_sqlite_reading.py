@@ -1,4 +1,4 @@
-"""Loads, reads, snapshots and checkpoints beside commits, and the life of the connections behind them."""
+"""Loads, reads and snapshots beside commits, and the life of the connections behind them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import apsw
 import pytest
-from bunqueue_sqlite.journal import LOG_SIZE_LIMIT, SqliteJournal
+from bunqueue_sqlite.journal import SqliteJournal
 
 from bunqueue_core.model.errors import JournalError
 from bunqueue_core.storage.changes import REST_COLUMNS, REST_DEFAULTS, ChangeSet, JobRow, MoveRow, QueueRow, ResultRow
@@ -22,10 +22,6 @@ def row(
 
 def done(id: str, completed_at: int, queue: str = "q") -> JobRow:
     return row(id, "completed", queue=queue)._replace(rest=(None, completed_at, *REST_DEFAULTS[2:]))
-
-
-def log_bytes(db: Path) -> int:
-    return db.with_name(db.name + "-wal").stat().st_size
 
 
 def test_pending_jobs_of_all_queues_come_in_one_order(journal: SqliteJournal) -> None:
@@ -97,7 +93,6 @@ def test_a_closed_journal_answers_nothing(journal: SqliteJournal, tmp_path: Path
         lambda: journal.load_queues(),
         lambda: list(journal.load_pending(1)),
         lambda: journal.snapshot(tmp_path / "snapshot"),
-        lambda: journal.checkpoint_when_idle(),
         lambda: journal.pragmas(),
     ):
         with pytest.raises(JournalError, match="closed"):
@@ -209,51 +204,3 @@ def test_closing_ends_a_snapshot_that_is_under_way(journal: SqliteJournal, tmp_p
     # it was interrupted, or it was quicker than the closing, or it had not begun; half a file is left in no case
     assert (tmp_path / "snapshot").exists() == (outcome == [None])
     assert not (tmp_path / "jobs.db-wal").exists()
-
-
-# -- the log ----------------------------------------------------------------------------------------------------------
-
-
-def test_an_idle_checkpoint_empties_the_log(journal: SqliteJournal, db: Path) -> None:
-    journal.commit(ChangeSet(put=[row(str(n), size=500) for n in range(2_000)]))
-    assert log_bytes(db) > 1_000_000
-    assert journal.checkpoint_when_idle() is True
-    assert log_bytes(db) == 0
-    assert journal.checkpoint_when_idle() is True
-    journal.commit(ChangeSet(put=[row("a")]))
-    assert len(journal.read_jobs(["0", "1999", "a"])) == 3
-
-
-def test_a_checkpoint_does_not_wait_for_a_reader(journal: SqliteJournal, db: Path) -> None:
-    journal.commit(ChangeSet(put=[row("a")]))
-    reader = apsw.Connection(str(db), flags=apsw.SQLITE_OPEN_READONLY)
-    reader.execute("BEGIN")
-    reader.execute("SELECT * FROM jobs").fetchall()
-    journal.commit(ChangeSet(put=[row("b")]))
-    assert journal.checkpoint_when_idle() is False
-    reader.execute("COMMIT")
-    assert journal.checkpoint_when_idle() is True
-    reader.close()
-
-
-def test_the_log_shrinks_again_after_a_long_reader(journal: SqliteJournal, db: Path) -> None:
-    journal.commit(ChangeSet(put=[row("a")]))
-    reader = apsw.Connection(str(db), flags=apsw.SQLITE_OPEN_READONLY)
-    reader.execute("BEGIN")
-    reader.execute("SELECT * FROM jobs").fetchall()
-    n = 0
-    while log_bytes(db) < LOG_SIZE_LIMIT + 1_000_000:
-        journal.commit(ChangeSet(put=[row(f"{n}-{at}", size=8_000) for at in range(500)]))
-        n += 1
-    reader.execute("COMMIT")
-    reader.close()
-    for more in range(3):
-        journal.commit(ChangeSet(put=[row(f"more-{more}")]))
-    assert log_bytes(db) <= LOG_SIZE_LIMIT
-
-
-def test_size_counts_the_log(journal: SqliteJournal, db: Path) -> None:
-    empty = journal.size_bytes()
-    journal.commit(ChangeSet(put=[row(str(n), size=1_000) for n in range(100)]))
-    assert journal.size_bytes() >= empty + 100_000
-    assert journal.size_bytes() == db.stat().st_size + log_bytes(db)

@@ -12,7 +12,8 @@ from typing import Any
 import apsw
 import pytest
 from bunqueue_sqlite import schema
-from bunqueue_sqlite.journal import LOG_SIZE_LIMIT, SqliteJournal
+from bunqueue_sqlite.checkpoints import LOG_SIZE_LIMIT
+from bunqueue_sqlite.journal import SqliteJournal
 from sqlite_utils import Database
 
 from bunqueue_core.model.errors import ConfigurationError, JournalError
