@@ -38,18 +38,21 @@ from bunqueue_core.model.errors import BunqueueError, ConnectionClosedError
 
 _RECEIVE_BYTES: Final = 256 * 1024
 
+#: Pause between two looks at whether an encrypted connection can be written, seconds.
+_SEND_WAIT_S: Final = 0.5
+
 #: A connection that was silent for longer is looked at before it is used: the server may have closed it, seconds.
 _IDLE_S: Final = 1.0
 
 
 def _wait_one(sock: socket.socket, writing: bool) -> None:
-    """Wait until ``sock`` can be written (or read), at most a second."""
+    """Wait until ``sock`` can be written (or read), at most :data:`_SEND_WAIT_S`."""
     if hasattr(select, "poll"):
         poll = select.poll()
         poll.register(sock, select.POLLOUT if writing else select.POLLIN)
-        poll.poll(1000)
+        poll.poll(_SEND_WAIT_S * 1000)
     else:
-        select.select([] if writing else [sock], [sock] if writing else [], [], 1.0)
+        select.select([] if writing else [sock], [sock] if writing else [], [], _SEND_WAIT_S)
 
 
 def _bound_sends(sock: socket.socket, seconds: float | None) -> None:
@@ -63,8 +66,9 @@ def _bound_sends(sock: socket.socket, seconds: float | None) -> None:
 class _Wire:
     """A connected socket that one thread reads while others write, and whose reader can be woken."""
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket, send_seconds: float | None = None) -> None:
         self._sock = sock
+        self._send_seconds = send_seconds  #: how long the other side may take nothing
         self._wake_in, self._wake_out = socket.socketpair()
         self._wake_in.setblocking(False)
         self._wake_out.setblocking(False)
@@ -128,15 +132,20 @@ class _Wire:
             self._sock.sendall(data)
             return
         view = memoryview(data)
+        waited = 0.0
         while view:
             with self._turn:
                 try:
                     view = view[self._sock.send(view) :]
+                    waited = 0.0
                     continue
                 except ssl.SSLWantWriteError:
                     writing = True
                 except ssl.SSLWantReadError:
                     writing = False
+            if self._send_seconds is not None and waited >= self._send_seconds:
+                raise TimeoutError("the other side takes nothing")
+            waited += _SEND_WAIT_S
             _wait_one(self._sock, writing)
 
     def wake(self) -> None:
@@ -350,7 +359,7 @@ class ThreadTransport:
                 session.emit("error", operation="tls", error=str(error))
             session.connect_failed(failure)
             raise failure from error
-        wire = _Wire(sock)
+        wire = _Wire(sock, options.command_timeout)
         session.connected(session.clock() - started)
         self._wire = wire
         if self._closed:

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import ssl
 import struct
 import threading
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+from pathlib import Path
 from typing import Any
 
 import msgpack
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 
 #: What a script may return: a response, several in order, or None for none.
 Reply = dict[str, Any] | list[dict[str, Any]] | bytes | None
@@ -22,9 +30,13 @@ class ScriptedServer:
 
     Args:
         script: called in the connection's thread.
+        context: makes the connections TLS.
     """
 
-    def __init__(self, script: Callable[[dict[str, Any], ScriptedConnection], Reply]) -> None:
+    def __init__(
+        self, script: Callable[[dict[str, Any], ScriptedConnection], Reply], context: ssl.SSLContext | None = None
+    ) -> None:
+        self._context = context
         self.script = script
         self.commands: list[dict[str, Any]] = []
         self.connections: list[ScriptedConnection] = []
@@ -46,6 +58,12 @@ class ScriptedServer:
             if self._closing:
                 sock.close()
                 return
+            if self._context is not None:
+                try:
+                    sock = self._context.wrap_socket(sock, server_side=True)
+                except OSError:  # the client does not like the certificate
+                    sock.close()
+                    continue
             connection = ScriptedConnection(self, sock)
             with self.changed:
                 self.connections.append(connection)
@@ -131,6 +149,32 @@ class ScriptedConnection:
         """Cut the connection."""
         with contextlib.suppress(OSError):
             self.sock.shutdown(socket.SHUT_RDWR)
+
+
+def self_signed(folder: Path) -> tuple[Path, Path]:
+    """A certificate for localhost and 127.0.0.1 that signs itself, and its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
+    now = datetime.now(UTC)
+    names = x509.SubjectAlternativeName([x509.DNSName("localhost"), x509.IPAddress(ip_address("127.0.0.1"))])
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(names, critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    certificate_file, key_file = folder / "cert.pem", folder / "key.pem"
+    certificate_file.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    key_file.write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+    return certificate_file, key_file
 
 
 def obliging(command: dict[str, Any], connection: ScriptedConnection) -> Reply:
