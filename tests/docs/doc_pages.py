@@ -1,14 +1,18 @@
 """Reads the fenced blocks of Markdown pages and runs them as a reader would.
 
 - ``python``: run as a script in the page's own directory. A first line ``# name.py`` is the file's name.
-- ``text`` right after a ``python`` block: what that block prints.
+- ``text`` right after a ``python`` block: what that block prints; after an ``sh`` block: lines that its last command prints, with
+  others in between or not.
 - ``toml``: parsed; a first line ``# bunqueue.config.toml`` says that it is a configuration, which is then checked.
 - ``sh``: run line by line. ``bunqueue start`` is started on free ports, given time to listen, and stopped; ``make``, ``pip`` and
   what stands in ``.venv`` are checked against what the repository offers: running them would install the repository into itself,
-  or take hours.
+  or take hours. ``pip install -e`` of a folder that the page has made does install it, for the page's later blocks.
 
-A comment ``<!-- with a server -->`` before a block starts one, in memory, whose ports take the place of 6789 and 6790 in the block;
-``<!-- shown only: reason -->`` leaves a block out.
+Comments before a block:
+
+- ``<!-- with a server -->`` starts one, in memory, whose ports take the place of 6789 and 6790 in the block.
+- ``<!-- file: path -->`` makes a file of the block instead of running it; ``<!-- more of: path -->`` appends to one.
+- ``<!-- shown only: reason -->`` leaves a block out.
 """
 
 from __future__ import annotations
@@ -33,6 +37,9 @@ BIN = Path(sys.executable).parent
 
 #: Longest run of one block, seconds.
 PATIENCE_S = 60.0
+
+#: Folder in a page's directory that takes what the page installs.
+INSTALLED = ".installed"
 
 _BLOCK = re.compile(
     r"(?P<marks>(?:^<!-- .*? -->\n+)*)^```(?P<language>\w*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL
@@ -63,6 +70,15 @@ class Block:
     def shown_only(self) -> bool:
         return any(mark.startswith("shown only:") for mark in self.marks)
 
+    @property
+    def file(self) -> tuple[str, bool] | None:
+        """The file that the block makes, below the page's directory, and whether it goes on with one; None if it makes none."""
+        for mark in self.marks:
+            how, _, path = mark.partition(": ")
+            if how in ("file", "more of"):
+                return path, how == "more of"
+        return None
+
 
 def pages() -> list[Path]:
     """Every page for people: README files and ``docs``."""
@@ -83,7 +99,7 @@ def blocks(page: Path) -> list[Block]:
     for match in _BLOCK.finditer(text):
         language = match["language"]
         between = text[end : match.start()].strip()
-        if language == "text" and found and found[-1].language == "python" and not between:
+        if language == "text" and found and found[-1].language in ("python", "sh") and not between:
             found[-1].output = match["text"]
         else:
             marks = re.findall(r"<!-- (.*?) -->", match["marks"])
@@ -101,19 +117,42 @@ def run_page(page: Path, directory: Path) -> None:
     for block in blocks(page):
         if block.shown_only:
             continue
+        if block.file is not None:
+            _write(block, *block.file, directory)
+            continue
         with _server(block, directory) as text:
             if block.language == "python":
                 _run_python(block, text, directory)
             elif block.language == "toml":
                 _check_toml(block, text, directory)
             elif block.language == "sh":
+                printed = ""
                 for command in _commands(text):
-                    _run_command(block, command, directory)
+                    printed = _run_command(block, command, directory)
+                rest = iter(printed.splitlines())
+                for line in (block.output or "").splitlines():
+                    assert any(line.strip() in other for other in rest), f"{_where(block)} prints:\n{printed}"
 
 
-def environment() -> dict[str, str]:
-    """This process's environment without anything that configures bunqueue, and with its commands in the path."""
+def files_of(page: Path) -> dict[str, str]:
+    """What the page's reader has written at its end: the files that its blocks make, by path."""
+    files: dict[str, str] = {}
+    for block in blocks(page):
+        if block.file is not None:
+            path, more = block.file
+            files[path] = (files[path] if more else "") + block.text
+    return files
+
+
+def environment(directory: Path | None = None) -> dict[str, str]:
+    """This process's environment without anything that configures bunqueue, and with its commands in the path.
+
+    Args:
+        directory: of a page; what the page has installed is found, too.
+    """
     kept = {name: os.environ[name] for name in ("HOME", "LANG", "TMPDIR", "USER") if name in os.environ}
+    if directory is not None and (directory / INSTALLED).exists():
+        kept["PYTHONPATH"] = str(directory / INSTALLED)
     return {**kept, "PATH": f"{BIN}:{os.environ.get('PATH', '')}", "PYTHONWARNINGS": "error"}
 
 
@@ -148,7 +187,7 @@ def _server(block: Block, directory: Path) -> Iterator[str]:
     if "with a server" not in block.marks:
         yield block.text
         return
-    with listening(["start"], directory, environment()) as found:
+    with listening(["start"], directory, environment(directory)) as found:
         tcp, http = (found[label].rsplit(":", 1)[1] for label in ("TCP", "HTTP"))
         yield block.text.replace("6789", tcp).replace("6790", http)
 
@@ -160,7 +199,7 @@ def _run_python(block: Block, text: str, directory: Path) -> None:
     result = subprocess.run(
         [sys.executable, path.name],
         cwd=directory,
-        env=environment(),
+        env=environment(directory),
         capture_output=True,
         text=True,
         timeout=PATIENCE_S,
@@ -185,14 +224,17 @@ def _commands(text: str) -> list[str]:
     return [line for line in joined.splitlines() if line.strip() and not line.startswith("#")]
 
 
-def _run_command(block: Block, command: str, directory: Path) -> None:
+def _run_command(block: Block, command: str, directory: Path) -> str:
+    """Run, or check, a command; gives what it prints."""
     words = shlex.split(command, comments=True)
-    variables = environment()
+    variables = environment(directory)
     while words and re.fullmatch(r"[A-Z_]+=.*", words[0]):
         name, value = words.pop(0).split("=", 1)
         variables[name] = value
     if words[0] == "make":
         _check_make(block, words[1:])
+    elif words[:3] == ["pip", "install", "-e"] and (directory / words[3]).is_dir():
+        _install(block, directory / words[3], directory)
     elif words[:2] == ["pip", "install"]:
         _check_install(block, words[2:])
     elif words[0].startswith(".venv/"):
@@ -204,13 +246,38 @@ def _run_command(block: Block, command: str, directory: Path) -> None:
         result = subprocess.run(
             ["bash", "-c", command],
             cwd=directory,
-            env=environment(),
+            env=variables,
             capture_output=True,
             text=True,
             timeout=PATIENCE_S,
             check=False,
         )
         assert result.returncode == 0, f"{_where(block)}: {command}\n{result.stdout}{result.stderr}"
+        return result.stdout
+    return ""
+
+
+def _write(block: Block, path: str, more: bool, directory: Path) -> None:
+    target = directory / path
+    assert target.exists() == more, f"{_where(block)}: {path} is {'not there yet' if more else 'there already'}"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with target.open("a", encoding="utf-8") as file:
+        file.write(block.text)
+
+
+def _install(block: Block, project: Path, directory: Path) -> None:
+    """Install a project for the rest of the page, apart from this process's own environment."""
+    options = ("--quiet", "--disable-pip-version-check", "--no-deps", "--no-build-isolation", "--upgrade")
+    result = subprocess.run(
+        [sys.executable, "-m", "pip", "install", *options, "--target", str(directory / INSTALLED), str(project)],
+        cwd=directory,
+        env={name: value for name, value in environment().items() if name != "PYTHONWARNINGS"},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert result.returncode == 0, f"{_where(block)}: the project cannot be installed\n{result.stdout}{result.stderr}"
 
 
 def _check_make(block: Block, words: list[str]) -> None:
