@@ -114,6 +114,7 @@ class Server:
         self._events: EventServices | None = None
         self._backups: ServerBackups | None = None
         self._tcp: TcpServer | None = None
+        self._app: HttpApp | None = None
         self._http: HttpServer | None = None
         self._streams: Streams | None = None
         self._bound: list[socket] = []  # listening, but nothing serves them yet
@@ -260,7 +261,7 @@ class Server:
             limiter,
         )
         streams = self._streams = Streams(services, self._stream_limits, settings.monitoring)
-        app = HttpApp(
+        app = self._app = HttpApp(
             services,
             HttpOptions(
                 cors_origins=settings.cors.origins,
@@ -335,6 +336,9 @@ class Server:
         if self._tcp is not None:
             await self._tcp.stop()
             self._tcp = None
+        if self._app is not None:
+            self._app.close()
+            self._app = None
         if self._http is not None:
             await self._http.stop()
             self._http = None

@@ -134,6 +134,17 @@ class TestPulling:
             await site.post(f"/jobs/{added['id']}/ack", {"result": {"n": 2**40}})
             assert await waiting == {"ok": True, "completed": True, "result": {"n": 2**40}}
 
+    async def test_a_server_that_stops_answers_those_who_wait(self, site: Site) -> None:
+        added = await site.post("/queues/other/jobs", {"data": 1})
+        async with within(), site.events() as events:
+            polling = asyncio.create_task(site.ask("GET", "/queues/q/jobs?timeout=60000"))
+            waiting = asyncio.create_task(site.ask("POST", f"/jobs/{added['id']}/wait", {"timeout": 60_000}))
+            await site.post("/queues/q/pause")
+            await events.until("queue:paused")
+            assert await site.server.stop()
+            assert await polling == (200, {"ok": True, "job": None})
+            assert await waiting == (503, {"ok": False, "error": "Server is shutting down"})
+
 
 class TestLists:
     async def test_a_pause_does_not_change_the_summary(self, site: Site) -> None:

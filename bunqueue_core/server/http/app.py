@@ -22,7 +22,7 @@ from bunqueue_core.commands.monitoring import resident_bytes, storage_health
 from bunqueue_core.commands.replies import INTERNAL_ERROR, Refusal, error_text
 from bunqueue_core.commands.session import Services, Session
 from bunqueue_core.commands.table import Members
-from bunqueue_core.model.errors import CommandError, ValidationError
+from bunqueue_core.model.errors import BrokerClosed, CommandError, ValidationError
 from bunqueue_core.server.http import views
 from bunqueue_core.server.http.bodies import (
     MAX_BODY_BYTES,
@@ -103,6 +103,7 @@ class HttpApp:
         self._more = Router(routes=routes, redirect_slashes=False, default=_not_found) if routes else None
         self._session = Session(services, None, authenticated=True)
         self._render = JsonReplies()
+        self._stop: asyncio.Future[None] | None = None  # done once the server stops
         self._origin = options.allowed_origin
         #: With several origins a browser accepts only its own in the answer.
         self._reflect = len(options.cors_origins) > 1 and self._origin != "*"
@@ -119,6 +120,13 @@ class HttpApp:
     def metrics(self) -> Answer[bytes]:
         """The metrics in the text format of Prometheus."""
         return exposition(self._services, self._connections(), self._options.metrics_queues)
+
+    def close(self) -> None:
+        """The server stops: end what waits for others, so that nobody has to be cut off."""
+        if self._stop is None:
+            self._stop = asyncio.get_running_loop().create_future()
+        if not self._stop.done():
+            self._stop.set_result(None)
 
     # -- the order of things ------------------------------------------------------------------------------------------
 
@@ -192,7 +200,12 @@ class HttpApp:
         elif self._streams.full("ws"):
             await _deny(send, 503, "Too many WebSocket connections")
         else:
-            await serve_socket(self._streams, path, receive, send)
+            try:
+                await serve_socket(self._streams, path, receive, send)
+            except OSError:  # the client went while it was greeted
+                return
+            except Exception as error:
+                self._log_unexpected(error, "WebSocket")
 
     # -- routes -------------------------------------------------------------------------------------------------------
 
@@ -211,7 +224,7 @@ class HttpApp:
         try:
             reply = route.run(self._session, request)
             if isinstance(reply, Answer):
-                members: Members = await (_unless_gone(reply, receive) if route.waits else reply)
+                members: Members = await (self._unless_gone(reply, receive) if route.waits else reply)
             else:
                 members = reply
             if route.shape is not None:
@@ -229,6 +242,37 @@ class HttpApp:
             self._log_unexpected(error, route.command or route.path)
             status, content = 500, self._render.failure(INTERNAL_ERROR)
         await self._send(status, content, scope, send)
+
+    async def _unless_gone(self, answer: Answer[Members], receive: Receive) -> Members:
+        """The value of an answer that may take long, unless the client goes away: what it would have got is taken back then.
+
+        Raises:
+            ClientGone: nobody is there to take it.
+            BrokerClosed: the server stops, and there is no value yet.
+        """
+        if answer.ready:
+            return answer.value
+        if self._stop is None:
+            self._stop = asyncio.get_running_loop().create_future()
+        waiting = asyncio.ensure_future(_value(answer))
+        leaving = asyncio.ensure_future(_gone(receive))
+        try:
+            await asyncio.wait((waiting, leaving, self._stop), return_when=asyncio.FIRST_COMPLETED)
+            if leaving.done():
+                answer.cancel()  # also what it has got already goes back
+                raise ClientGone
+            if not waiting.done():
+                answer.cancel()
+                if not answer.ready:
+                    raise BrokerClosed("Server is shutting down")
+                return answer.value
+            return waiting.result()
+        finally:
+            leaving.cancel()
+            if not waiting.done():
+                waiting.cancel()
+            elif not waiting.cancelled():
+                waiting.exception()  # it has been seen, or nobody is there to see it
 
     async def _send(self, status: int, content: bytes, scope: Scope, send: Send) -> None:
         headers = self._json_headers
@@ -332,30 +376,6 @@ _BEFORE_THE_LIMIT: Final = {("POST", "/gc"): views.collect_garbage, ("GET", "/he
 
 #: Stands for an answer that has been sent already.
 _ANSWERED: Final = Response()
-
-
-async def _unless_gone(answer: Answer[Members], receive: Receive) -> Members:
-    """The value of an answer that may take long, unless the client goes away: what it would have got is taken back then.
-
-    Raises:
-        ClientGone: nobody is there to take it.
-    """
-    if answer.ready:
-        return answer.value
-    waiting = asyncio.ensure_future(_value(answer))
-    leaving = asyncio.ensure_future(_gone(receive))
-    try:
-        await asyncio.wait((waiting, leaving), return_when=asyncio.FIRST_COMPLETED)
-        if leaving.done():
-            answer.cancel()  # also what it has got already goes back
-            raise ClientGone
-        return waiting.result()
-    finally:
-        leaving.cancel()
-        if not waiting.done():
-            waiting.cancel()
-        elif not waiting.cancelled():
-            waiting.exception()  # it has been seen, or nobody is there to see it
 
 
 async def _value(answer: Answer[Members]) -> Members:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import ssl
 from collections.abc import Generator, Sequence
 from socket import socket
@@ -72,6 +73,8 @@ class HttpServer:
             app,
             lifespan="off",
             log_config=None,
+            # What it would log are the malformed requests of strangers; errors of ours the application logs itself.
+            log_level=logging.CRITICAL,
             access_log=False,
             date_header=False,
             server_header=False,
