@@ -96,8 +96,10 @@ def test_what_is_disabled_exists_and_has_a_reason() -> None:
 
 
 def test_deliberate_differences_have_reasons_and_differ() -> None:
+    page = (HERE.parents[1] / "docs" / "compatibility.md").read_text()
     for path in OVERRIDES.glob("*.json"):
         assert path.stem in SCENARIOS
+        assert f"`{path.stem}`" in page, "docs/compatibility.md lists every deliberate difference"
         assert json.loads(path.read_text())["reason"]
         _, _, stale = replay.expected(path.stem, HERE / "golden", OVERRIDES)
         assert not stale, f"{path.name} equals the recording"
