@@ -23,6 +23,9 @@ T = TypeVar("T")
 #: Seconds between attempts to reach a database that is away; the first comes at once.
 RECONNECT_S: Final = 0.5
 
+#: Seconds before something that failed with a lost connection is tried again.
+RETRY_PAUSE_S: Final = 0.05
+
 #: Session settings of every connection. A plan that fits any parameters is made once a connection instead of once a call: planning
 #: costs more than running. The statements are written so that there is only one sensible plan (their headers name the index); that
 #: it is also taken while the tables are still small, and then kept as they grow, is what the refusal of sequential scans is for.
@@ -54,6 +57,8 @@ class Database:
         self._closing = False
         self._probe: asyncio.Task[None] | None = None
         self._reason: str | None = None
+        self._back = asyncio.Event()  #: set while the database is not known to be away
+        self._back.set()
         self._pool: AsyncConnectionPool[Connection] | None = None
         self.gate: asyncio.Task[None] | None = None  #: what every new statement waits for, if anything
         self.statements = 0  #: statements and transactions that were run
@@ -228,6 +233,15 @@ class Database:
         """Why the database cannot work now, fit for clients; None if it can."""
         return self._reason
 
+    async def returned(self, patience_s: float) -> bool:
+        """Wait until the database is not known to be away any more, at most ``patience_s`` seconds; gives whether it is so."""
+        # A failure that has just been noticed is not judged yet: give the first look a moment.
+        await asyncio.sleep(min(RETRY_PAUSE_S, patience_s))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(patience_s):
+                await self._back.wait()
+        return self._back.is_set()
+
     def _judge(self, error: Exception) -> None:
         """Notice from an error that the database is away, and begin to look for its return."""
         if self._closing or not (is_disconnect(error) or sqlstate(error) in ("25006", "53300")):
@@ -248,10 +262,12 @@ class Database:
         while not await self._works():
             if self._reason is None:
                 self._reason = reason
+                self._back.clear()
                 self._on_health(reason)
             await asyncio.sleep(RECONNECT_S)
         if self._reason is not None:
             self._reason = None
+            self._back.set()
             self._on_health(None)
 
     async def _works(self) -> bool:

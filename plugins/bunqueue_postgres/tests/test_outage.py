@@ -15,7 +15,7 @@ from postgres_contexts import open_context
 
 from bunqueue_core.model.errors import BunqueueError, StorageUnavailable
 from bunqueue_core.model.job import JobSpec
-from bunqueue_core.model.requests import Ack, PullRequest
+from bunqueue_core.model.requests import Ack, Failure, PullRequest
 
 
 @pytest.fixture(scope="module")
@@ -90,6 +90,20 @@ async def test_a_restart_of_the_database(broker: PostgresBroker, fragile: Postgr
         assert [delivery.job.id for delivery in await waiting] == pushed.ids
     except StorageUnavailable:
         assert len(await broker.pull(PullRequest("other", 1, "w"))) == 1
+
+
+async def test_outcomes_survive_an_outage(broker: PostgresBroker, fragile: PostgresServer) -> None:
+    done, failed = await push(broker, 2)
+    one, two = await broker.pull(PullRequest("q", 2, "w", lock_ttl_ms=600_000))
+    assert [one.job.id, two.job.id] == [done, failed]
+    await asyncio.to_thread(fragile.stop)
+    acknowledged = broker.ack([Ack(done, one.token, b"\x07")])
+    recorded = broker.fail([Failure(failed, "boom", two.token)])
+    await asyncio.to_thread(fragile.start)
+    assert (await acknowledged).errors == {}
+    assert (await recorded).errors == {}
+    assert await broker.states([done, failed]) == ["completed", "delayed"]
+    assert await broker.results([done]) == [b"\x07"]
 
 
 async def test_connections_that_are_cut(broker: PostgresBroker, fragile: PostgresServer) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
 import psycopg
@@ -33,7 +33,7 @@ from bunqueue_core.scheduling.repeat import Repeats
 from bunqueue_postgres import arrays, transitions
 from bunqueue_postgres.changes import Changes, pack_extras
 from bunqueue_postgres.database import Connection
-from bunqueue_postgres.errors import translate
+from bunqueue_postgres.errors import is_disconnect, sqlstate, translate
 from bunqueue_postgres.gather import Call, Gatherer
 from bunqueue_postgres.keys import escape, to_key
 from bunqueue_postgres.pulls import PullDesk, Waiter
@@ -49,6 +49,12 @@ from bunqueue_postgres.verbs.limits import FEATURE_EXPIRING, FEATURE_GROUPS, Car
 
 #: How long a job without an owner may be silent by default, ms: the stall interval and the confirming look.
 DEFAULT_SILENCE_MS: Final = 35_000
+
+#: How long an outcome is tried while the database is away, seconds: shorter than clients wait for their answer.
+OUTCOME_PATIENCE_S: Final = 25.0
+
+#: SQLSTATE of a write to a database that takes none.
+READ_ONLY: Final = "25006"
 
 #: Expired jobs that one pull removes at most.
 EXPIRED_ROWS: Final = 1_000
@@ -305,6 +311,27 @@ class Consuming(Limiting):
         return self._acks.add(acks, len(acks))
 
     async def _flush_acks(self, calls: list[Call[Sequence[Ack]]]) -> None:
+        """Complete what was acknowledged, through an outage if need be: the work is done, and would be done again."""
+        await self._persist(lambda again: self._complete(calls, again))
+
+    async def _persist(self, work: Callable[[bool], Awaitable[None]]) -> None:
+        """Do ``work``, again once the database is back if it went away, for :data:`OUTCOME_PATIENCE_S` at most.
+
+        ``work`` is told whether it is done again: then its outcome may be there already.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + OUTCOME_PATIENCE_S
+        again = False
+        while True:
+            try:
+                return await work(again)
+            except (psycopg.Error, StorageUnavailable) as error:
+                away = isinstance(error, StorageUnavailable) or is_disconnect(error) or sqlstate(error) == READ_ONLY
+                if not away or self.closing or not await self.database.returned(deadline - loop.time()):
+                    raise
+                again = True
+
+    async def _complete(self, calls: list[Call[Sequence[Ack]]], again: bool) -> None:
         members: list[tuple[str, int, int, Ack]] = []
         errors: list[dict[int, Exception]] = []
         for batch, call in enumerate(calls):
@@ -333,8 +360,10 @@ class Consuming(Limiting):
         refused: dict[int, tuple[int, Exception]] = {}
         stepwise: set[int] = set()
         ignored: set[tuple[int, int]] = set()
-        for n, status, valid, plain, free, retired in rows:
+        for n, status, valid, plain, free, retired, same in rows:
             _, batch, position, ack = members[n - 1]
+            if again and same and status == Location.COMPLETED:
+                continue  # by this very acknowledgement, whose answer was lost
             if valid and not plain:
                 stepwise.add(batch)
             elif status == Location.ACTIVE and not valid:
@@ -451,6 +480,9 @@ class Consuming(Limiting):
         return self._failures.add(failures, len(failures))
 
     async def _flush_failures(self, calls: list[Call[Sequence[Failure]]]) -> None:
+        await self._persist(lambda _: self._fail(calls))
+
+    async def _fail(self, calls: list[Call[Sequence[Failure]]]) -> None:
         keys = list({to_key(failure.id) for call in calls for failure in call.input})
 
         async def body(connection: Connection) -> tuple[list[Acknowledged | Exception], Changes]:

@@ -20,7 +20,8 @@ WITH clock AS MATERIALIZED (
         END AS valid,
         j.flags & ~$7::int2 = 0 AS plain,
         j.lease_owner IS NULL AS free,
-        j.status <> 3 AND j.flags & 128 <> 0 AND coalesce(i.token = j.lease_token, false) AS retired
+        j.status <> 3 AND j.flags & 128 <> 0 AND coalesce(i.token = j.lease_token, false) AS retired,
+        coalesce(i.token = j.lease_token, false) AS same
     FROM clock CROSS JOIN input i CROSS JOIN LATERAL (
         SELECT k.id, k.queue_id, k.status, k.flags, k.lease_until, k.lease_owner, k.lease_token
         FROM bunqueue.jobs k
@@ -52,6 +53,6 @@ WITH clock AS MATERIALIZED (
     FROM done d CROSS JOIN clock
     GROUP BY clock.now, d.queue_id
 )
-SELECT i.n, t.status, t.valid, t.plain, t.free, t.retired
+SELECT i.n, t.status, t.valid, t.plain, t.free, t.retired, t.same
 FROM input i LEFT JOIN target t ON t.n = i.n
 WHERE NOT EXISTS (SELECT FROM done d WHERE d.n = i.n)
