@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bunqueue_core.client._worker_base import CancelSignal, ProcessorContext
+from bunqueue_core.client._cancel_signal import CancelSignal, ProcessorContext
 from bunqueue_core.client.connection_async import Connection
 from bunqueue_core.client.flow_async import FlowNode, FlowProducer
 from bunqueue_core.client.job_async import Job

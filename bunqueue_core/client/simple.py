@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any
 
 from bunqueue_core.client._acompat import Event, can_spawn, finished, spawn
+from bunqueue_core.client._cancel_signal import CancelSignal, ProcessorContext
 from bunqueue_core.client._events import LOGGER
 from bunqueue_core.client._simple_base import (
     CONNECTION,
@@ -23,7 +24,6 @@ from bunqueue_core.client._simple_base import (
     retry_delay_ms,
     trigger_rule,
 )
-from bunqueue_core.client._worker_base import CancelSignal, ProcessorContext
 from bunqueue_core.client.job import Job
 from bunqueue_core.client.queue import Queue
 from bunqueue_core.client.worker import Worker

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any
 
 from bunqueue_core.client._acompat import AEvent, acan_spawn, afinished, aspawn
+from bunqueue_core.client._cancel_signal import CancelSignal, ProcessorContext
 from bunqueue_core.client._events import LOGGER
 from bunqueue_core.client._simple_base import (
     CONNECTION,
@@ -22,7 +23,6 @@ from bunqueue_core.client._simple_base import (
     retry_delay_ms,
     trigger_rule,
 )
-from bunqueue_core.client._worker_base import CancelSignal, ProcessorContext
 from bunqueue_core.client.job_async import Job
 from bunqueue_core.client.queue_async import Queue
 from bunqueue_core.client.worker_async import Worker

@@ -10,7 +10,7 @@ import pytest
 from client_servers import ScriptedServer
 
 from bunqueue_core.client._acompat import Event
-from bunqueue_core.client._worker_base import ProcessorContext
+from bunqueue_core.client._cancel_signal import ProcessorContext
 from bunqueue_core.client.job import Job
 from bunqueue_core.client.queue import Queue
 from bunqueue_core.client.worker import Worker

@@ -9,7 +9,7 @@ import pytest
 from client_servers import ScriptedServer
 
 from bunqueue_core.client._acompat import AEvent
-from bunqueue_core.client._worker_base import ProcessorContext
+from bunqueue_core.client._cancel_signal import ProcessorContext
 from bunqueue_core.client.job_async import Job
 from bunqueue_core.client.queue_async import Queue
 from bunqueue_core.client.worker_async import Worker

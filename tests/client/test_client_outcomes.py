@@ -10,7 +10,7 @@ import pytest
 from client_servers import Reply, ScriptedConnection, ScriptedServer, obliging, wire_job
 
 from bunqueue_core.client._acompat import Event, spawn
-from bunqueue_core.client._worker_base import ProcessorContext
+from bunqueue_core.client._cancel_signal import ProcessorContext
 from bunqueue_core.client.job import Job
 from bunqueue_core.client.worker import Worker
 from bunqueue_core.model.errors import CommandError, LeaseLost, NotFound

@@ -9,7 +9,7 @@ import pytest
 from client_servers import Reply, ScriptedConnection, ScriptedServer, obliging, wire_job
 
 from bunqueue_core.client._acompat import AEvent, aspawn
-from bunqueue_core.client._worker_base import ProcessorContext
+from bunqueue_core.client._cancel_signal import ProcessorContext
 from bunqueue_core.client.job_async import Job
 from bunqueue_core.client.worker_async import Worker
 from bunqueue_core.model.errors import CommandError, LeaseLost, NotFound

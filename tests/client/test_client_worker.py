@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bunqueue_core.client._acompat import Event, spawn
-from bunqueue_core.client._worker_base import ProcessorContext
+from bunqueue_core.client._cancel_signal import ProcessorContext
 from bunqueue_core.client.job import Job
 from bunqueue_core.client.queue import Queue
 from bunqueue_core.client.worker import Worker

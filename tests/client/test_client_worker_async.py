@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bunqueue_core.client._acompat import AEvent, aspawn
-from bunqueue_core.client._worker_base import ProcessorContext
+from bunqueue_core.client._cancel_signal import ProcessorContext
 from bunqueue_core.client.job_async import Job
 from bunqueue_core.client.queue_async import Queue
 from bunqueue_core.client.worker_async import Worker

@@ -1,0 +1,89 @@
+"""What a worker does by the clock: renewing leases, heartbeats, time-outs, looking after its crew."""
+
+from __future__ import annotations
+
+from bunqueue_core.client._acompat import AEvent, asettled
+from bunqueue_core.client._crew_asyncio import AsyncioCrew
+from bunqueue_core.client._worker_base import WorkerBase
+from bunqueue_core.client.endpoint_async import Endpoint
+from bunqueue_core.model.errors import BunqueueError, CommandError
+
+#: No generation of a connection.
+NOWHERE = -1
+
+
+class WorkerTimer(WorkerBase):
+    """Keeps the time of a worker. What it needs beyond :class:`WorkerBase` is made by the worker's loop."""
+
+    _endpoint: Endpoint
+    _crew: AsyncioCrew
+    _closed: AEvent
+    _tick: AEvent
+    _flush_due: bool
+    _registered: int
+
+    async def _flush(self) -> None:
+        raise NotImplementedError
+
+    async def _keep_time(self) -> None:
+        """Renew leases, send heartbeats, end time-outs, and look after the crew, until the worker is closed."""
+        interval = self._options.heartbeat_interval_s
+        renewal = min(interval, self._options.lock_ttl_ms / 3000)
+        renew_at, beat_at = self._clock() + renewal, self._clock() + interval
+        while not self._closed.is_set():
+            now = self._clock()
+            waits: list[float] = []
+            due = self._expire_jobs(now)
+            if due is not None:
+                waits.append(due - now)
+            if interval > 0:
+                if now >= renew_at:
+                    renew_at = now + renewal
+                    await self._renew()
+                if now >= beat_at:
+                    beat_at = now + interval
+                    await self._beat()
+                waits.append(min(renew_at, beat_at) - now)
+            if self._flush_due:
+                await self._closed.wait(self._options.ack_delay_s)
+                await self._flush()
+                continue
+            watch = self._crew.watch_s()
+            if watch is not None:
+                waits.append(watch)
+            await self._tick.wait(max(0.0, min(waits)) if waits else None)
+            self._tick.clear()
+            self._crew.watch()
+
+    async def _renew(self) -> None:
+        """Renew every lease. A job whose lease is lost is told to stop; what it returns is still offered to the broker."""
+        verbs = self._endpoint.verbs
+        jobs, renewals = self._renewals()
+        if verbs is None or not renewals or not self._options.renew_locks:
+            return
+        try:
+            held = await asettled(verbs.heartbeat(renewals))
+        except BunqueueError as error:
+            self._report(error, "heartbeat")
+            return
+        for job, kept in zip(jobs, held, strict=True):
+            if not kept and self._holds(job):
+                self._signal(job).abort("lock lost")
+
+    async def _beat(self) -> None:
+        """Tell the broker that this worker lives."""
+        verbs = self._endpoint.verbs
+        if verbs is None:
+            return
+        fields = {
+            "id": self.id,
+            "activeJobs": len(self._leases),
+            "processed": self.processed,
+            "failed": self.failed,
+        }
+        try:
+            await asettled(verbs.command("Heartbeat", fields))
+        except CommandError:
+            self._registered = NOWHERE  # forgotten: register again
+        except BunqueueError as error:
+            self._report(error, "heartbeat")
