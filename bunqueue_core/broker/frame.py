@@ -71,6 +71,9 @@ DUE_AT_ONCE: Final = 1_000
 RETENTION_BATCH: Final = 1_000
 RETENTION_INTERVAL_MS: Final = 10_000
 
+#: Events that wait for their commit at most; more only come together while the storage is away for long, and are dropped then.
+MAX_HELD_EVENTS: Final = 100_000
+
 #: A journal's log is carried over once nothing has been committed for this long (at most twice as long), ms.
 IDLE_MS: Final = 5_000
 
@@ -174,6 +177,7 @@ class LocalFrame(Broker):
         self._log_keeper = journal if isinstance(journal, KeepsLog) else None
         self._watching_log = False
         self._commits_seen = 0
+        self._events_dropped = 0
         self._ports = ports
         self._now = ports.now
         self._settings = settings
@@ -195,7 +199,7 @@ class LocalFrame(Broker):
         self._buffer: WriteBuffer | None = None
         if journal is not None:
             self._buffer = WriteBuffer(
-                journal, self._engine.marks, self._lock, ports.now, self._settled, self._critical
+                journal, self._engine.marks, self._lock, ports.now, self._settled, self._critical, log
             )
         self._in_loop = role == "server"
         self._host: Host = {"server": LoopHost, "embedded": ThreadHost, "manual": ManualHost}[role]()
@@ -321,7 +325,8 @@ class LocalFrame(Broker):
                 logs=len(engine.logs),
                 parkedPulls=sum(len(waiting) for waiting in self._parked.values()),
                 uptimeMs=now - self._started_at,
-                unwrittenRows=engine.marks.rows,
+                unwrittenRows=0,
+                eventsDropped=self._events_dropped,
             )
             if self._buffer is not None and self._journal is not None:
                 numbers.update(self._buffer.statistics())
@@ -482,7 +487,11 @@ class LocalFrame(Broker):
     def _hold_events(self) -> None:
         """Events of uncommitted changes leave with the commit."""
         assert self._buffer is not None
-        self._buffer.generation.events.extend(self._engine.events)
+        held = self._buffer.generation.events
+        if len(held) < MAX_HELD_EVENTS:
+            held.extend(self._engine.events)
+        else:
+            self._events_dropped += len(self._engine.events)
         self._engine.events.clear()
 
     def _deliver_now(self) -> None:
@@ -528,7 +537,10 @@ class LocalFrame(Broker):
             problem=failure.problem,
         )
         if self.on_critical is not None:
-            self.on_critical(failure)
+            try:
+                self.on_critical(failure)
+            except Exception as error:
+                self._log("error", "Critical callback failed", error=type(error).__name__)
 
     def _check_usable(self) -> None:
         """Refuse what would change a broker that is not there (any more); a draining one still takes outcomes."""

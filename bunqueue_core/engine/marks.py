@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Iterable
 from typing import Any, Final
 
 from bunqueue_core.model.job import Job
@@ -73,6 +73,11 @@ class Marks:
     def rows(self) -> int:
         """About how many rows the next commit touches."""
         return len(self._jobs) + len(self._removed) + len(self._results) + len(self._dlq_put)
+
+    @property
+    def job_ids(self) -> Iterable[str]:
+        """Jobs whose rows the next commit writes."""
+        return self._jobs
 
     @property
     def removed_ids(self) -> Container[str]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -41,6 +41,9 @@ MAX_UNWRITTEN_ROWS: Final = 50_000
 
 #: Unwritten payload bytes with the same meaning.
 MAX_UNWRITTEN_BYTES: Final = 64 * 1024 * 1024
+
+#: While commits fail, adds are refused once this many times those bounds are unwritten: memory stays bounded however long it takes.
+MAX_UNWRITTEN_TIMES: Final = 2
 
 #: An answer that has waited this long for its commit gets an error; its change stays queued. ms
 COMMAND_DEADLINE_MS: Final = 30_000
@@ -80,6 +83,15 @@ class Source(Protocol):
     @property
     def pending(self) -> bool: ...
 
+    @property
+    def rows(self) -> int: ...
+
+    @property
+    def bytes(self) -> int: ...
+
+    @property
+    def job_ids(self) -> Iterable[str]: ...
+
     def drain(self) -> ChangeSet: ...
 
 
@@ -93,6 +105,7 @@ class WriteBuffer:
         clock: epoch ms.
         on_settled: called, in commit order and outside all locks, with each generation that was committed.
         on_critical: the critical callback.
+        log: told when commits fail and when they succeed again: level, message, fields.
     """
 
     def __init__(
@@ -103,6 +116,7 @@ class WriteBuffer:
         clock: Callable[[], int],
         on_settled: Callable[[Sequence[Event | Notice], Sequence[Waiter]], None],
         on_critical: Callable[[CriticalFailure], None],
+        log: Callable[..., None],
     ) -> None:
         self._journal = journal
         self._source = source
@@ -110,11 +124,15 @@ class WriteBuffer:
         self._clock = clock
         self._on_settled = on_settled
         self._on_critical = on_critical
+        self._log = log
         self._commit_mutex = threading.Lock()
         self._settling = threading.Lock()
         self._settled: deque[Generation] = deque()
         self._stuck: tuple[ChangeSet, Generation] | None = None
+        self._stuck_rows = 0
+        self._stuck_bytes = 0
         self._retry_at = 0
+        self._failed_first_at = 0
         self.generation = Generation()
         self.failures = 0  #: failed tries in a row
         self.total_failures = 0
@@ -134,13 +152,22 @@ class WriteBuffer:
         generation.waiters.append(waiter)
 
     def check_available(self) -> None:
-        """Refuse an add while the storage is given up for unavailable.
+        """Refuse an add while the storage is given up for unavailable, or fails and too much is unwritten.
 
         Raises:
-            StorageUnavailable: the last :data:`CRITICAL_TRIES` commits failed.
+            StorageUnavailable: the last :data:`CRITICAL_TRIES` commits failed, or memory would not be bounded.
         """
-        if self.failures >= CRITICAL_TRIES:
+        if self.failures and (
+            self.failures >= CRITICAL_TRIES
+            or self.unwritten_rows > MAX_UNWRITTEN_TIMES * MAX_UNWRITTEN_ROWS
+            or self._stuck_bytes + self._source.bytes > MAX_UNWRITTEN_TIMES * MAX_UNWRITTEN_BYTES
+        ):
             raise StorageUnavailable(self.problem or "writes fail")
+
+    @property
+    def unwritten_rows(self) -> int:
+        """About how many rows are not written yet, those of a commit that is stuck included."""
+        return self._stuck_rows + self._source.rows
 
     # -- committing ---------------------------------------------------------------------------------------------------
 
@@ -179,7 +206,8 @@ class WriteBuffer:
             if self._stuck is not None:
                 now = self._clock()
                 self._give_up_on_old(now)
-                if not force and now < self._retry_at:
+                # A clock that was set back must not put the next try off.
+                if not force and now < self._retry_at <= now + MAX_RETRY_MS:
                     return False
                 changes, generation = self._stuck
             else:
@@ -198,29 +226,54 @@ class WriteBuffer:
                 self._failed(changes, generation, error)
                 return False
             was_stuck = self._stuck is not None
-            self._stuck = None
-            self.failures = 0
-            self.disk_full = False
-            self.problem = None
+            if self.failures:
+                self._recovered()
             self._settled.append(generation)
             if not was_stuck:
                 return True
 
+    def _recovered(self) -> None:
+        self._log(
+            "info",
+            "Storage works again: everything is written",
+            attempts=self.failures,
+            durationMs=max(0, self._clock() - self._failed_first_at),
+        )
+        self._stuck = None
+        self._stuck_rows = self._stuck_bytes = 0
+        self.failures = 0
+        self.disk_full = False
+        self.problem = None
+
     def _failed(self, changes: ChangeSet, generation: Generation, error: JournalError) -> None:
         now = self._clock()
+        if self._stuck is None:
+            self._stuck_rows = changes.rows
+            self._stuck_bytes = changes.bytes
+            self._failed_first_at = now
         self._stuck = (changes, generation)
         self.failures += 1
         self.total_failures += 1
         self.disk_full = error.disk_full
         self.problem = "disk full" if error.disk_full else "database busy" if error.busy else "writes fail"
         self.failing_since = now
-        if self.failures < CRITICAL_TRIES:
-            self._retry_at = now + min(MAX_RETRY_MS, FIRST_RETRY_MS * 2 ** (self.failures - 1))
-        else:
-            self._retry_at = now + MAX_RETRY_MS
+        critical = self.failures >= CRITICAL_TRIES
+        pause = MAX_RETRY_MS if critical else min(MAX_RETRY_MS, FIRST_RETRY_MS * 2 ** (self.failures - 1))
+        self._retry_at = now + pause
+        self._log(
+            "warn",
+            "Commit failed, its changes are kept and tried again",
+            error=str(error),
+            attempt=self.failures,
+            rows=self._stuck_rows,
+            diskFull=self.disk_full,
+            retryInMs=pause,
+        )
         self._give_up_on_old(now)
         if self.failures == CRITICAL_TRIES:
-            affected = dict.fromkeys([row.id for row in changes.put] + [row.id for row in changes.moved])
+            with self._lock:
+                behind = list(self._source.job_ids)
+            affected = dict.fromkeys([row.id for row in changes.put] + [row.id for row in changes.moved] + behind)
             self._on_critical(CriticalFailure(list(affected), self.failures, self.disk_full, self.problem))
 
     def _give_up_on_old(self, now: int) -> None:
@@ -263,5 +316,6 @@ class WriteBuffer:
             "commits": self.commits,
             "commitFailures": self.total_failures,
             "rowsWritten": self.rows_written,
+            "unwrittenRows": self.unwritten_rows,
             "retryingRows": stuck[0].rows if stuck is not None else 0,
         }

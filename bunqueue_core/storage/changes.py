@@ -194,6 +194,15 @@ class ChangeSet:
             + sum(len(change.put) + len(change.removed) for change in self.tables)
         )
 
+    @property
+    def bytes(self) -> int:
+        """Bytes of payload in it."""
+        return (
+            sum(len(row.data) for row in self.put if row.data is not None)
+            + sum(len(result.result) for result in self.results)
+            + sum(len(entry.entry) for entry in self.dlq_put)
+        )
+
 
 class Table(NamedTuple):
     """A further table of the core, described as data so that a driver needs no code of its own for it.

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import pytest
 
+from bunqueue_core.broker import frame
 from bunqueue_core.broker.local import LocalBroker
 from bunqueue_core.broker.protocol import Capabilities
 from bunqueue_core.model.errors import StorageUnavailable
@@ -17,6 +19,7 @@ from bunqueue_core.storage.buffer import (
     CRITICAL_TRIES,
     FIRST_RETRY_MS,
     MAX_RETRY_MS,
+    MAX_UNWRITTEN_BYTES,
     MAX_UNWRITTEN_ROWS,
     CriticalFailure,
 )
@@ -33,13 +36,14 @@ class Bench:
         self.journal = DictJournal()
         self.clock = SettableClock()
         self.critical: list[CriticalFailure] = []
+        self.log: list[tuple[str, str, dict[str, Any]]] = []
         self.broker = LocalBroker(
             self.journal,
             ports=deterministic_ports(self.clock),
             capabilities=Capabilities("dict"),
             settings=JournalSettings(driver="dict"),
             strategies={},
-            log=lambda *args, **fields: None,
+            log=lambda level, message, **fields: self.log.append((level, message, fields)),
             role="manual",
         )
         self.broker.on_critical = self.critical.append
@@ -231,6 +235,98 @@ def test_adds_wait_for_their_commit_when_too_much_is_unwritten(bench: Bench) -> 
     bench.run()
     assert late.ready
     assert bench.stored() == MAX_UNWRITTEN_ROWS + 101
+
+
+def test_adds_are_refused_before_memory_grows_without_bound(bench: Bench) -> None:
+    bench.journal.fail_commits = 1000
+    bench.push(100)
+    waiting = [bench.push(1_000) for _ in range(2 * MAX_UNWRITTEN_ROWS // 1_000)]
+    with pytest.raises(StorageUnavailable):
+        bench.push().result(0)
+    assert bench.critical == []  # long before the last try
+    assert bench.broker.statistics()["unwrittenRows"] == 2 * MAX_UNWRITTEN_ROWS + 100
+    bench.journal.fail_commits = 0
+    bench.run(MAX_RETRY_MS)
+    assert bench.push().ready
+    assert all(answer.ready for answer in waiting)
+    bench.run()
+    assert bench.stored() == 2 * MAX_UNWRITTEN_ROWS + 101
+    assert bench.broker.statistics()["unwrittenRows"] == 0
+
+
+def test_adds_are_refused_before_payloads_fill_memory(bench: Bench) -> None:
+    bench.journal.fail_commits = 1000
+    large = JobSpec("n", bytes(MAX_UNWRITTEN_BYTES // 4))
+    answers = [bench.broker.push("q", [large])]
+    bench.run()
+    while answers[-1].error is None:
+        answers.append(bench.broker.push("q", [large]))
+        assert len(answers) < 12
+    assert len(answers) == 10  # twice the bound, the one that passed it, and the one that was refused
+    bench.journal.fail_commits = 0
+    bench.run(MAX_RETRY_MS)
+    assert bench.stored() == 9
+
+
+def test_the_critical_callback_names_what_gathered_behind_the_stuck_commit_too(bench: Bench) -> None:
+    def broken(failure: CriticalFailure) -> None:
+        bench.critical.append(failure)
+        raise RuntimeError("placed here")
+
+    bench.broker.on_critical = broken
+    bench.journal.fail_commits = 1000
+    first = bench.push().value.ids
+    bench.run()
+    second = bench.push().value.ids
+    for _ in range(CRITICAL_TRIES):
+        bench.run(MAX_RETRY_MS)
+    assert bench.critical[0].job_ids == [*first, *second]
+    assert bench.critical[0].attempts == CRITICAL_TRIES
+    assert ("error", "Critical callback failed", {"error": "RuntimeError"}) in bench.log
+
+
+def test_every_failed_commit_and_the_recovery_are_logged(bench: Bench) -> None:
+    bench.journal.fail_commits = 3
+    bench.journal.disk_full = True
+    bench.push(2)
+    bench.run()
+    for pause in (100, 200, 400):
+        bench.run(pause)
+    told = [
+        (level, message, fields) for level, message, fields in bench.log if "ommit" in message or "works" in message
+    ]
+    assert [fields["retryInMs"] for _, message, fields in told if message.startswith("Commit failed")] == [
+        100,
+        200,
+        400,
+    ]
+    level, _, fields = told[0]
+    assert (level, fields["attempt"], fields["rows"], fields["diskFull"]) == ("warn", 1, 2, True)
+    assert fields["error"] == "a fault was placed here"
+    assert told[-1] == ("info", "Storage works again: everything is written", {"attempts": 3, "durationMs": 700})
+
+
+def test_a_clock_that_is_set_back_does_not_put_the_next_try_off(bench: Bench) -> None:
+    bench.journal.fail_commits = 1
+    bench.push()
+    bench.run()
+    bench.run(-3_600_000)
+    assert bench.stored() == 1
+
+
+def test_events_that_wait_for_a_commit_are_bounded(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frame, "MAX_HELD_EVENTS", 50)
+    seen: list[str] = []
+    bench.broker.subscribe(lambda event: seen.append(event.type))
+    bench.journal.fail_commits = 1
+    bench.push(durable=True)
+    bench.run()
+    for _ in range(100):
+        bench.push(durable=True)
+    bench.run(FIRST_RETRY_MS)
+    bench.run()
+    assert len(seen) == 51  # of the stuck commit, and of those behind it
+    assert bench.broker.statistics()["eventsDropped"] == 50
 
 
 def test_closing_writes_everything(bench: Bench) -> None:

@@ -132,6 +132,10 @@ class _Snapshot(Collector):
             yield _gauge("bunqueue_sqlite_database_size_bytes", "Size of the database", size)
             log = self._numbers.get("storageLogBytes", 0)
             yield _gauge("bunqueue_sqlite_log_size_bytes", "Size of the write-ahead log beside it", log)
+            unwritten = self._numbers.get("unwrittenRows", 0)
+            yield _gauge("bunqueue_storage_unwritten_rows", "Rows that wait for a commit", unwritten)
+            failures = self._numbers.get("commitFailures", 0)
+            yield _counter("bunqueue_storage_commit_failures", "Commits that failed since start", failures)
 
     def _by_queue(self) -> Iterator[Metric]:
         if not self._counts:
