@@ -9,6 +9,7 @@ from fixtures.http_site import Events, Open, Site, within
 from fixtures.inprocess_server import until
 from fixtures.scripted_broker import ScriptedBroker, Sink, services_of
 
+from bunqueue_core.model.errors import StorageUnavailable
 from bunqueue_core.model.payload import Packed, Packer
 from bunqueue_core.model.requests import Counts, Event, QueueSummary
 from bunqueue_core.server.http.streams import EventStream, StreamLimits, Streams, Told
@@ -205,6 +206,22 @@ class TestPeriodically:
             assert (storage["diskFull"], len(storage["collections"])) == (False, 15)
             while (await events.next() or {}).get("comment") != "heartbeat":
                 pass
+
+    async def test_figures_that_cannot_be_told_leave_the_heartbeat(self) -> None:
+        broker, sink = ScriptedBroker(), Sink()
+        broker.on("queues", StorageUnavailable("away"), RuntimeError("broken"), *[StorageUnavailable("away")] * 100)
+        streams = Streams(services_of(broker, sink=sink), StreamLimits(tick_s=0))
+        stream = EventStream(streams.limits, None)
+        streams.join(stream)
+        text = b""
+        async with within():
+            while b":heartbeat" not in text:
+                text += await stream.next()
+        streams.leave(stream)
+        streams.close()
+        assert b"event: stats:snapshot" not in text
+        assert "RuntimeError: broken" in sink.text
+        assert "away" not in sink.text
 
 
 class TestWatching:

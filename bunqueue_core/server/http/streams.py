@@ -11,7 +11,6 @@ left. Ids count everything that is told, from 1 at the server's start.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -323,21 +322,23 @@ class Streams:
     async def _count(self) -> None:
         """Tell the counts of queues shortly after their job events; counting takes a tenth of the time at most."""
         loop, pause = asyncio.get_running_loop(), self.limits.counts_s
-        while self._touched:
-            await asyncio.sleep(pause)
-            queues = list(self._touched)
-            self._touched.clear()
-            if not self._wanted("queue:counts"):
-                continue
-            begun = loop.time()
-            try:
-                found = await self.services.broker.summaries(queues)
-            except BunqueueError:
-                continue  # a storage that is away says so itself; the next event asks again
-            for summary in found:
-                self._announce("queue:counts", _queue_counts(summary))
-            pause = max(self.limits.counts_s, 10 * (loop.time() - begun))
-        self._counting = False
+        try:
+            while self._touched:
+                await asyncio.sleep(pause)
+                queues = list(self._touched)
+                self._touched.clear()
+                if not self._wanted("queue:counts"):
+                    continue
+                begun = loop.time()
+                try:
+                    found = await self.services.broker.summaries(queues)
+                except BunqueueError:
+                    continue  # a storage that is away says so itself; the next event asks again
+                for summary in found:
+                    self._announce("queue:counts", _queue_counts(summary))
+                pause = max(self.limits.counts_s, 10 * (loop.time() - begun))
+        finally:
+            self._counting = False
 
     async def _tick(self) -> None:
         tick = 0
@@ -345,14 +346,20 @@ class Streams:
         while True:
             await asyncio.sleep(self.limits.tick_s)
             tick += 1
-            if self._wanted("stats:snapshot"):
-                await self._tell_statistics()
-            if tick % 2 == 0:
-                self._tell_health()
-                with contextlib.suppress(BunqueueError):  # a storage that is away says so itself
+            try:
+                if tick % 2 == 0:
+                    self._tell_health()
+                if tick % 6 == 0:
+                    self._tell_storage()
+                if self._wanted("stats:snapshot"):
+                    await self._tell_statistics()
+                if tick % 2 == 0:
                     await monitor.check()
+            except BunqueueError:
+                pass  # a storage that is away says so itself
+            except Exception as error:
+                self.services.log.error("Figures could not be told", error=f"{type(error).__name__}: {error}")
             if tick % 6 == 0:
-                self._tell_storage()
                 for clients in self._clients.values():
                     for client in list(clients):
                         client.heartbeat()
@@ -361,11 +368,8 @@ class Streams:
         services = self.services
         numbers = services.broker.statistics()
         meters, workers = services.meters, services.workers.totals()
-        try:
-            names = (await services.broker.queues())[: self.limits.snapshot_queues]
-            queues = await services.broker.summaries(names)
-        except BunqueueError:
-            return
+        names = (await services.broker.queues())[: self.limits.snapshot_queues]
+        queues = await services.broker.summaries(names)
         data = {
             "waiting": ready_waiting(numbers),
             **{name: numbers.get(name, 0) for name in ("active", "delayed", "completed", "dlq")},
