@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 from bunqueue_s3 import S3Backup, plugin
 from bunqueue_s3.settings import S3Backup as Settings
 from pydantic import ValidationError
 
-from bunqueue_core.config import BackupSettings
-from bunqueue_core.config import Settings as ServerSettings
-from bunqueue_core.model.errors import ConfigurationError
 from bunqueue_core.plugins import PluginManager
 
 SECRET = "correct-horse"
@@ -66,16 +66,28 @@ def test_secrets_are_not_part_of_the_representation() -> None:
     assert SECRET not in repr(settings)
 
 
-def test_a_server_that_would_seem_to_be_backed_up_does_not_start() -> None:
-    plugins = PluginManager({"s3": plugin}, entry_points=[])
-
-    with pytest.raises(ConfigurationError, match="cannot store backups yet"):
-        plugins.configure(ServerSettings(backup=BackupSettings(enabled=True, store=Settings(bucket="b"))))
-    plugins.configure(ServerSettings())
-
-
-def test_opening_it_says_that_it_cannot_store_yet() -> None:
+def test_the_target_is_opened_without_contacting_it() -> None:
     target = PluginManager({"s3": plugin}, entry_points=[]).target("s3")
 
-    with pytest.raises(ConfigurationError, match="cannot store backups yet"):
-        target.open(Settings(bucket="b"), None)  # type: ignore[arg-type]
+    store = target.open(Settings(bucket="b", prefix="mine/"), None)  # type: ignore[arg-type]
+
+    assert store.prefix == "mine/"
+    store.close()
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "shown"), [(None, "AWS S3"), ("https://s3.example.net", "https://s3.example.net")]
+)
+def test_people_are_told_where_backups_go(endpoint: str | None, shown: str) -> None:
+    target = PluginManager({"s3": plugin}, entry_points=[]).target("s3")
+
+    assert target.label == "S3"
+    assert target.describe(Settings(bucket="b", endpoint=endpoint)) == {"bucket": "b", "endpoint": shown}
+
+
+def test_registering_it_does_not_load_what_it_stands_on() -> None:
+    code = "from bunqueue_s3 import plugin; plugin.bunqueue_backup_targets(); import sys; print('s3fs' in sys.modules)"
+
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert result.stdout == "False\n"
