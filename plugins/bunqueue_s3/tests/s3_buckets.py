@@ -1,4 +1,4 @@
-"""Buckets of an S3 API over HTTP (moto's), and a store that refuses whatever stores other than Amazon's refuse."""
+"""Buckets of an S3 API over HTTP (moto's)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import boto3  # type: ignore[import-untyped]
 import pytest
 from bunqueue_s3 import S3Backup
 from moto.server import ThreadedMotoServer
-from strict_s3 import StrictS3
 
 #: Makes settings of a new, empty bucket.
 NewBucket = Callable[..., S3Backup]
@@ -48,10 +47,3 @@ def new_bucket(moto_url: str, bucket_names: Iterator[str]) -> NewBucket:
         return S3Backup(bucket=name, **given)  # type: ignore[arg-type]
 
     return make
-
-
-@pytest.fixture
-def strict() -> Iterator[StrictS3]:
-    server = StrictS3()
-    yield server
-    server.close()

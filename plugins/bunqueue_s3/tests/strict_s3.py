@@ -34,17 +34,23 @@ class StrictS3:
     """The server, on a free port, in a thread. Bucket ``vault`` exists."""
 
     def __init__(self) -> None:
+        self.reset()
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
+        self._server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+        self._thread.start()
+
+    def reset(self) -> None:
+        """Forget everything."""
         self.objects: dict[str, bytes] = {}
         self.types: dict[str, str] = {}
         self.uploads: dict[str, dict[int, bytes]] = {}
         self.requests: list[Request] = []
         #: May answer in the store's place.
         self.script: Callable[[Request], Scripted | bytes | None] = lambda request: None
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
-        self._server.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
-        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-        self._thread.start()
+        #: Bytes of an answer's body after which the connection is closed.
+        self.cut_answers_at: int | None = None
 
     def close(self) -> None:
         self._server.shutdown()
@@ -157,8 +163,10 @@ def _handler(store: StrictS3) -> type[BaseHTTPRequestHandler]:
                 self.send_header(name, value)
             self.send_header("Content-Length", str(len(content)))
             self.end_headers()
-            if self.command != "HEAD":
-                self.wfile.write(content)
+            if store.cut_answers_at is not None and len(content) > store.cut_answers_at:
+                content = content[: store.cut_answers_at]
+                self.close_connection = True
+            self.wfile.write(content)
 
         do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = _serve
 
