@@ -397,6 +397,7 @@ class LocalFrame(Broker):
         for parent_id, child_id, queue, mode, error, _ in journal.load_table(FLOW_FAILURE_TABLE):
             if parent_id in engine.jobs:
                 engine.child_failures.setdefault(parent_id, {})[child_id] = (mode, error, queue)
+        engine.replay_failures(now)
         for group in journal.load_table(GROUP_TABLE):
             engine.restore_group(group)
         for log in journal.load_table(LOG_TABLE):

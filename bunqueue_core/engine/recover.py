@@ -127,6 +127,24 @@ class Recovering(DependencyRules):
         queue.insert(job, now)
         return False
 
+    def replay_failures(self, now: int) -> None:
+        """Let the policies of failed children take effect on parents that still wait for them.
+
+        A child that ends at start ends before its parent is there; one that ended at an earlier start may have lost its policy
+        to the next crash. A parent to which a policy was applied does not depend on that child any more.
+        """
+        for queue in list(self.queues.values()):
+            for _, entry in list(queue.dlq.values()):
+                child = entry.job
+                parent = self.jobs.get(child.parent_id) if child.parent_id is not None else None
+                if (
+                    parent is not None
+                    and parent.location == Location.GATED
+                    and child.id in parent.depends_on
+                    and entry.reason != "unknown"  # discarded by hand, or failed by its own child: no policy applies
+                ):
+                    self.child_failed(child, entry.error, now)
+
     def restore_corrupt(self, job: Job, now: int) -> None:
         """A job whose dependencies cannot be read must not run as if it had none."""
         queue = self.queue(job.queue)

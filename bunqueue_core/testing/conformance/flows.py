@@ -225,6 +225,20 @@ class FamilyCases(Kit):
         h.take("c", lock_ttl_ms=h.unit)
         h.until_state(parent, "failed")
 
+    @rule("S-333")
+    def test_policies_hold_for_a_child_that_took_its_process_along(self, h: Harness) -> None:
+        if h.capabilities.multi_broker:
+            h.not_offered("recovery at start (leases outlive a broker)")
+        parents = h.push("q", job({}, durable=True), job({}, durable=True))
+        failing, ignored = (
+            child(parents[0], max_attempts=1, fail_parent_on_failure=True),
+            child(parents[1], max_attempts=1, ignore_dependency_on_failure=True),
+        )
+        h.push("c", failing, ignored)
+        assert len(h.pull("c", count=2)) == 2
+        h.crash()
+        assert h.states(*parents) == ["failed", "waiting"]
+
     @rule("S-334")
     def test_values_and_failures_survive_a_restart(self, h: Harness) -> None:
         h.require("persistent")
