@@ -16,20 +16,25 @@ PATIENCE = 20.0
 Target = dict[str, Any]
 
 
-async def completed(worker: Worker, count: int) -> list[Any]:
-    """Wait until a worker has completed ``count`` jobs; their results."""
-    results: list[Any] = []
-    done = asyncio.Event()
+class Completed:
+    """Collects the results of a worker."""
 
-    def told(job: Job, result: Any) -> None:
-        results.append(result)
-        if len(results) == count:
-            done.set()
+    def __init__(self, worker: Worker, count: int) -> None:
+        self._results: list[Any] = []
+        self._count = count
+        self._done = asyncio.Event()
+        worker.on("completed", self._told)
 
-    worker.on("completed", told)
-    async with asyncio.timeout(PATIENCE):
-        await done.wait()
-    return results
+    def _told(self, job: Job, result: Any) -> None:
+        self._results.append(result)
+        if len(self._results) == self._count:
+            self._done.set()
+
+    async def wait(self) -> list[Any]:
+        """Wait for all of them."""
+        async with asyncio.timeout(PATIENCE):
+            await self._done.wait()
+        return self._results
 
 
 async def test_plain_functions_run_in_threads(target: Target, name: str) -> None:
@@ -40,8 +45,9 @@ async def test_plain_functions_run_in_threads(target: Target, name: str) -> None
         return threading.current_thread().name
 
     async with Queue(name, **target) as queue, Worker(name, process, concurrency=3, **target) as worker:
+        completed = Completed(worker, 3)
         await queue.add_bulk([{"name": "a"} for _ in range(3)])
-        names = await completed(worker, 3)
+        names = await completed.wait()
         assert len(set(names)) == 3
         assert threading.current_thread().name not in names
 
@@ -53,8 +59,9 @@ async def test_jobs_wait_for_each_other(target: Target, name: str) -> None:
         await together.wait()
 
     async with Queue(name, **target) as queue, Worker(name, process, concurrency=20, **target) as worker:
+        completed = Completed(worker, 60)
         await queue.add_bulk([{"name": "a"} for _ in range(60)])
-        assert len(await completed(worker, 60)) == 60
+        assert len(await completed.wait()) == 60
 
 
 async def test_listeners_may_be_coroutine_functions(target: Target, name: str) -> None:

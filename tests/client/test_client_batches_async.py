@@ -196,8 +196,9 @@ async def test_affinity_is_asked_for(scripted: Callable[..., ScriptedServer]) ->
 
     server = scripted(script)
     batch = {"size": 5, "group_affinity": True}
-    async with Worker("q", process, batch=batch, concurrency=1, **server.address) as worker:
-        ends = Ends(worker)
+    worker = Worker("q", process, batch=batch, concurrency=1, autorun=False, **server.address)
+    ends = Ends(worker)
+    async with worker:
         assert [result for _, _, result in await ends.first(3)] == [3, 3, 3]
     assert (pulls[0]["cmd"], pulls[0].get("group")) == ("PULL", None)
     assert (pulls[1]["count"], pulls[1]["timeout"], pulls[1]["group"]) == (4, 0, {"affinity": "g"})

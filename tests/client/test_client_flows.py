@@ -63,9 +63,9 @@ def test_children_run_before_their_parent(target: Target, name: str) -> None:
         assert [child.job.name for child in shallow.children] == ["one"]
         assert producer.get_flow(tree.job.id, queue_name="another") is None
         assert producer.get_flow("nobody") is None
-        with Worker(name, process, autorun=False, **target) as worker:
-            worker.on("completed", finished)
-            worker.start()
+        worker = Worker(name, process, autorun=False, **target)
+        worker.on("completed", finished)
+        with worker:
             assert done.wait(PATIENCE)
         assert order.index("three") < order.index("two") < order.index("parent")
         assert queue.get_result(tree.job.id) == {

@@ -62,9 +62,9 @@ async def test_children_run_before_their_parent(target: Target, name: str) -> No
         assert [child.job.name for child in shallow.children] == ["one"]
         assert await producer.get_flow(tree.job.id, queue_name="another") is None
         assert await producer.get_flow("nobody") is None
-        async with Worker(name, process, autorun=False, **target) as worker:
-            worker.on("completed", finished)
-            worker.start()
+        worker = Worker(name, process, autorun=False, **target)
+        worker.on("completed", finished)
+        async with worker:
             assert await done.wait(PATIENCE)
         assert order.index("three") < order.index("two") < order.index("parent")
         assert await queue.get_result(tree.job.id) == {

@@ -80,8 +80,9 @@ def nothing(job: Job) -> None:
 def test_an_acknowledgement_of_a_job_that_is_gone(scripted: Scripted) -> None:
     text = "Job not found or not in processing state: 1"
     server = scripted(deliver(wire_job("1"), then=refuse("ACK", text)))
-    with Worker("q", nothing, **server.address) as worker:
-        told = Told(worker, "completed", "failed", "error")
+    worker = Worker("q", nothing, autorun=False, **server.address)
+    told = Told(worker, "completed", "failed", "error")
+    with worker:
         event, error = told.first()
         assert event == "error"
         assert isinstance(error, NotFound)
@@ -94,8 +95,9 @@ def test_an_acknowledgement_of_a_job_that_is_gone(scripted: Scripted) -> None:
 def test_an_acknowledgement_that_is_refused_otherwise(scripted: Scripted) -> None:
     text = "Invalid or expired lock token for job 1"
     server = scripted(deliver(wire_job("1"), then=refuse("ACK", text, refuse("FAIL", text))))
-    with Worker("q", nothing, **server.address) as worker:
-        told = Told(worker, "completed", "failed", "error")
+    worker = Worker("q", nothing, autorun=False, **server.address)
+    told = Told(worker, "completed", "failed", "error")
+    with worker:
         event, error = told.first()
         assert event == "error"
         assert isinstance(error, LeaseLost)
@@ -112,8 +114,9 @@ def test_an_outcome_that_the_broker_has_decided_itself(scripted: Scripted) -> No
         return obliging(command, connection)
 
     server = scripted(deliver(wire_job("1"), wire_job("2"), then=final))
-    with Worker("q", nothing, concurrency=1, **server.address) as worker:
-        told = Told(worker, "completed", "failed", "error", "drained")
+    worker = Worker("q", nothing, concurrency=1, autorun=False, **server.address)
+    told = Told(worker, "completed", "failed", "error", "drained")
+    with worker:
         assert told.first() == ("drained",)
     assert [command["id"] for command in server.named("ACK")] == ["1", "2"]
     assert told.entries == [("drained",)]
@@ -140,8 +143,9 @@ def test_an_older_delivery_does_not_disturb_a_newer_one(scripted: Scripted) -> N
         return obliging(command, connection)
 
     server = scripted(deliver(wire_job("1", token="old"), wire_job("1", token="new"), then=fussy))
-    with Worker("q", process, concurrency=2, **server.address) as worker:
-        told = Told(worker, "completed", "failed", "error")
+    worker = Worker("q", process, concurrency=2, autorun=False, **server.address)
+    told = Told(worker, "completed", "failed", "error")
+    with worker:
         while not server.named("ACK"):
             Event().wait(0.01)
         second.set()
@@ -161,8 +165,9 @@ def test_a_lost_connection_while_a_job_runs(scripted: Scripted) -> None:
         return "done"
 
     server = scripted(deliver(wire_job("1", token="old"), wire_job("1", token="new")))
-    with Worker("q", process, concurrency=1, **server.address) as worker:
-        told = Told(worker, "completed")
+    worker = Worker("q", process, concurrency=1, autorun=False, **server.address)
+    told = Told(worker, "completed")
+    with worker:
         _, job, _ = told.first()
         assert job.token == "new"
     assert calls == ["old", "new"]
@@ -181,9 +186,9 @@ def test_pulls_that_are_refused_for_good_end_the_worker(scripted: Scripted) -> N
 
 def test_somebody_who_listens_to_errors_keeps_the_worker_going(scripted: Scripted) -> None:
     server = scripted(refuse("PULLB", "Queue name contains invalid characters"))
-    with Worker("q", nothing, autorun=False, **server.address) as worker:
-        told = Told(worker, "error")
-        worker.start()
+    worker = Worker("q", nothing, autorun=False, **server.address)
+    told = Told(worker, "error")
+    with worker:
         _, error = told.first()
         assert error.context == "pull"
         assert worker.is_running()
@@ -199,8 +204,9 @@ def test_pulls_that_are_refused_for_now_are_tried_again(scripted: Scripted) -> N
 
     deliveries = deliver(wire_job("1"))
     server = scripted(busy)
-    with Worker("q", nothing, concurrency=1, batch_size=1, **server.address) as worker:
-        told = Told(worker, "completed", "error")
+    worker = Worker("q", nothing, concurrency=1, batch_size=1, autorun=False, **server.address)
+    told = Told(worker, "completed", "error")
+    with worker:
         event, error = told.first()
         assert (event, str(error)) == ("error", "Rate limit exceeded")
         while len(told.entries) < 2:
@@ -212,8 +218,9 @@ def test_pulls_that_are_refused_for_now_are_tried_again(scripted: Scripted) -> N
 def test_an_unreachable_server_is_waited_for(scripted: Scripted) -> None:
     gone = scripted(obliging)
     gone.close()
-    worker = Worker("q", nothing, **gone.address)
+    worker = Worker("q", nothing, autorun=False, **gone.address)
     told = Told(worker, "error", "ready")
+    worker.start()
     event, error = told.first()
     assert event == "error"
     assert "connect failed" in str(error)
@@ -245,8 +252,9 @@ def test_jobs_that_were_not_started_are_given_back(scripted: Scripted) -> None:
 
     server = scripted(batch)
     limiter = {"max": 1, "group_key": "g"}
-    worker = Worker("q", process, concurrency=4, limiter=limiter, **server.address)
+    worker = Worker("q", process, concurrency=4, limiter=limiter, autorun=False, **server.address)
     told = Told(worker, "completed", "failed", "error")
+    worker.start()
     assert started.wait(PATIENCE)
     closed = Event()
 
@@ -278,8 +286,9 @@ def test_a_lost_lease_tells_the_processor_to_stop(scripted: Scripted) -> None:
 
     refused = refuse("JobHeartbeat", "Job not found or not active (or invalid token)")
     server = scripted(deliver(wire_job("1"), then=refused))
-    with Worker("q", process, lock_ttl_ms=60, **server.address) as worker:
-        told = Told(worker, "completed")
+    worker = Worker("q", process, lock_ttl_ms=60, autorun=False, **server.address)
+    told = Told(worker, "completed")
+    with worker:
         told.first()
     assert reasons == ["lock lost"]
 
@@ -292,8 +301,9 @@ def test_what_a_worker_sends(scripted: Scripted) -> None:
 
     server = scripted(deliver(wire_job("1"), wire_job("2", stackTraceLimit=1)))
     options = {"group": {"concurrency": 2, "limit": {"max": 3, "duration": 1000}}, "lock_ttl_ms": 9000}
-    with Worker("q", process, concurrency=3, batch_size=2, name="w", **options, **server.address) as worker:
-        told = Told(worker, "failed")
+    worker = Worker("q", process, concurrency=3, batch_size=2, name="w", **options, autorun=False, **server.address)
+    told = Told(worker, "failed")
+    with worker:
         told.first()
     (registered,) = server.named("RegisterWorker")
     assert (registered["name"], registered["queues"], registered["concurrency"]) == ("w", ["q"], 3)

@@ -79,8 +79,9 @@ async def nothing(job: Job) -> None:
 async def test_an_acknowledgement_of_a_job_that_is_gone(scripted: Scripted) -> None:
     text = "Job not found or not in processing state: 1"
     server = scripted(deliver(wire_job("1"), then=refuse("ACK", text)))
-    async with Worker("q", nothing, **server.address) as worker:
-        told = Told(worker, "completed", "failed", "error")
+    worker = Worker("q", nothing, autorun=False, **server.address)
+    told = Told(worker, "completed", "failed", "error")
+    async with worker:
         event, error = await told.first()
         assert event == "error"
         assert isinstance(error, NotFound)
@@ -93,8 +94,9 @@ async def test_an_acknowledgement_of_a_job_that_is_gone(scripted: Scripted) -> N
 async def test_an_acknowledgement_that_is_refused_otherwise(scripted: Scripted) -> None:
     text = "Invalid or expired lock token for job 1"
     server = scripted(deliver(wire_job("1"), then=refuse("ACK", text, refuse("FAIL", text))))
-    async with Worker("q", nothing, **server.address) as worker:
-        told = Told(worker, "completed", "failed", "error")
+    worker = Worker("q", nothing, autorun=False, **server.address)
+    told = Told(worker, "completed", "failed", "error")
+    async with worker:
         event, error = await told.first()
         assert event == "error"
         assert isinstance(error, LeaseLost)
@@ -111,8 +113,9 @@ async def test_an_outcome_that_the_broker_has_decided_itself(scripted: Scripted)
         return obliging(command, connection)
 
     server = scripted(deliver(wire_job("1"), wire_job("2"), then=final))
-    async with Worker("q", nothing, concurrency=1, **server.address) as worker:
-        told = Told(worker, "completed", "failed", "error", "drained")
+    worker = Worker("q", nothing, concurrency=1, autorun=False, **server.address)
+    told = Told(worker, "completed", "failed", "error", "drained")
+    async with worker:
         assert await told.first() == ("drained",)
     assert [command["id"] for command in server.named("ACK")] == ["1", "2"]
     assert told.entries == [("drained",)]
@@ -139,8 +142,9 @@ async def test_an_older_delivery_does_not_disturb_a_newer_one(scripted: Scripted
         return obliging(command, connection)
 
     server = scripted(deliver(wire_job("1", token="old"), wire_job("1", token="new"), then=fussy))
-    async with Worker("q", process, concurrency=2, **server.address) as worker:
-        told = Told(worker, "completed", "failed", "error")
+    worker = Worker("q", process, concurrency=2, autorun=False, **server.address)
+    told = Told(worker, "completed", "failed", "error")
+    async with worker:
         while not server.named("ACK"):
             await AEvent().wait(0.01)
         second.set()
@@ -160,8 +164,9 @@ async def test_a_lost_connection_while_a_job_runs(scripted: Scripted) -> None:
         return "done"
 
     server = scripted(deliver(wire_job("1", token="old"), wire_job("1", token="new")))
-    async with Worker("q", process, concurrency=1, **server.address) as worker:
-        told = Told(worker, "completed")
+    worker = Worker("q", process, concurrency=1, autorun=False, **server.address)
+    told = Told(worker, "completed")
+    async with worker:
         _, job, _ = await told.first()
         assert job.token == "new"
     assert calls == ["old", "new"]
@@ -180,9 +185,9 @@ async def test_pulls_that_are_refused_for_good_end_the_worker(scripted: Scripted
 
 async def test_somebody_who_listens_to_errors_keeps_the_worker_going(scripted: Scripted) -> None:
     server = scripted(refuse("PULLB", "Queue name contains invalid characters"))
-    async with Worker("q", nothing, autorun=False, **server.address) as worker:
-        told = Told(worker, "error")
-        worker.start()
+    worker = Worker("q", nothing, autorun=False, **server.address)
+    told = Told(worker, "error")
+    async with worker:
         _, error = await told.first()
         assert error.context == "pull"
         assert worker.is_running()
@@ -198,8 +203,9 @@ async def test_pulls_that_are_refused_for_now_are_tried_again(scripted: Scripted
 
     deliveries = deliver(wire_job("1"))
     server = scripted(busy)
-    async with Worker("q", nothing, concurrency=1, batch_size=1, **server.address) as worker:
-        told = Told(worker, "completed", "error")
+    worker = Worker("q", nothing, concurrency=1, batch_size=1, autorun=False, **server.address)
+    told = Told(worker, "completed", "error")
+    async with worker:
         event, error = await told.first()
         assert (event, str(error)) == ("error", "Rate limit exceeded")
         while len(told.entries) < 2:
@@ -211,8 +217,9 @@ async def test_pulls_that_are_refused_for_now_are_tried_again(scripted: Scripted
 async def test_an_unreachable_server_is_waited_for(scripted: Scripted) -> None:
     gone = scripted(obliging)
     gone.close()
-    worker = Worker("q", nothing, **gone.address)
+    worker = Worker("q", nothing, autorun=False, **gone.address)
     told = Told(worker, "error", "ready")
+    worker.start()
     event, error = await told.first()
     assert event == "error"
     assert "connect failed" in str(error)
@@ -244,8 +251,9 @@ async def test_jobs_that_were_not_started_are_given_back(scripted: Scripted) -> 
 
     server = scripted(batch)
     limiter = {"max": 1, "group_key": "g"}
-    worker = Worker("q", process, concurrency=4, limiter=limiter, **server.address)
+    worker = Worker("q", process, concurrency=4, limiter=limiter, autorun=False, **server.address)
     told = Told(worker, "completed", "failed", "error")
+    worker.start()
     assert await started.wait(PATIENCE)
     closed = AEvent()
 
@@ -277,8 +285,9 @@ async def test_a_lost_lease_tells_the_processor_to_stop(scripted: Scripted) -> N
 
     refused = refuse("JobHeartbeat", "Job not found or not active (or invalid token)")
     server = scripted(deliver(wire_job("1"), then=refused))
-    async with Worker("q", process, lock_ttl_ms=60, **server.address) as worker:
-        told = Told(worker, "completed")
+    worker = Worker("q", process, lock_ttl_ms=60, autorun=False, **server.address)
+    told = Told(worker, "completed")
+    async with worker:
         await told.first()
     assert reasons == ["lock lost"]
 
@@ -291,8 +300,9 @@ async def test_what_a_worker_sends(scripted: Scripted) -> None:
 
     server = scripted(deliver(wire_job("1"), wire_job("2", stackTraceLimit=1)))
     options = {"group": {"concurrency": 2, "limit": {"max": 3, "duration": 1000}}, "lock_ttl_ms": 9000}
-    async with Worker("q", process, concurrency=3, batch_size=2, name="w", **options, **server.address) as worker:
-        told = Told(worker, "failed")
+    worker = Worker("q", process, concurrency=3, batch_size=2, name="w", **options, autorun=False, **server.address)
+    told = Told(worker, "failed")
+    async with worker:
         await told.first()
     (registered,) = server.named("RegisterWorker")
     assert (registered["name"], registered["queues"], registered["concurrency"]) == ("w", ["q"], 3)
