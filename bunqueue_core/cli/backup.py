@@ -28,6 +28,7 @@ from bunqueue_core.model.errors import BunqueueError, ConfigurationError
 from bunqueue_core.plugins.manager import PluginManager
 
 if TYPE_CHECKING:
+    from bunqueue_core.backup.attempts import Log
     from bunqueue_core.backup.reports import Outcome, Progress
     from bunqueue_core.backup.service import Backups
     from bunqueue_core.config.settings import Settings
@@ -275,7 +276,8 @@ def _open(options: Globals, path: str | None) -> Iterator[_Opened]:
     if not options.json:
         for text in resolution.warnings:
             warn(text)
-    log = Logger("Backup", level="warn", out=sys.stderr, err=sys.stderr)
+    # With --json there is one document and nothing else.
+    log: Log = _unheard if options.json else Logger("Backup", level="warn", out=sys.stderr, err=sys.stderr)
     ports = Ports()
     try:
         target, store, files = open_store(
@@ -296,6 +298,10 @@ def _open(options: Globals, path: str | None) -> Iterator[_Opened]:
     )
     with closing(store):
         yield _Opened(settings, bool(plain.values.get("backup.enabled")), backups, described)
+
+
+def _unheard(level: str, message: str, fields: Mapping[str, Any] | None = None, /, **more: Any) -> None:
+    """A log that nobody reads."""
 
 
 def _with_backups(file: ConfigFile | None) -> ConfigFile | Mapping[str, Any]:
