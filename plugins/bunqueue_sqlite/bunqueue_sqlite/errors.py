@@ -13,7 +13,7 @@ from bunqueue_core.model.errors import JournalError
 _NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 _WORDS: tuple[tuple[type[apsw.Error], str], ...] = (
-    (apsw.CorruptError, "the database file is damaged"),
+    (apsw.CorruptError, "the database file is damaged; look at it with 'bunqueue db check', and restore a backup"),
     (apsw.NotADBError, "the file is not a database"),
     (apsw.ReadOnlyError, "the database file cannot be written"),
     (apsw.CantOpenError, "the database file cannot be opened"),
