@@ -1,0 +1,125 @@
+"""Kills a backup or a restore at one file operation after the other, and says what is left. A program of its own: it forks.
+
+    python kill_points.py backup|restore FOLDER
+
+``FOLDER`` holds ``template.db`` and, for a restore, its log ``template.db-wal`` and a backup in ``kept``. Prints a JSON object a
+line: the number of the file operation before which the child ended itself by SIGKILL, whether it came that far, and what was found
+afterwards.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import sqlite3
+import sys
+from pathlib import Path
+from typing import Any
+
+from bunqueue_sqlite.settings import SqliteStorage
+from bunqueue_sqlite.snapshots import SqliteFiles
+
+from bunqueue_core.backup.folder import FolderStore
+from bunqueue_core.backup.service import Backups
+from bunqueue_core.model.errors import BunqueueError
+
+#: File operations of the interpreter that count; SQLite's own lie between them.
+EVENTS = frozenset({"open", "os.rename", "os.remove", "os.chmod", "os.listdir", "os.scandir"})
+
+
+def main(what: str, folder: Path) -> None:
+    point = 0
+    finished = False
+    while not finished:
+        point += 1
+        work = folder / "work"
+        shutil.rmtree(work, ignore_errors=True)
+        work.mkdir()
+        for suffix in ("", "-wal"):
+            with contextlib.suppress(FileNotFoundError):
+                shutil.copyfile(folder / f"template.db{suffix}", work / f"jobs.db{suffix}")
+        store = folder / "store"
+        shutil.rmtree(store, ignore_errors=True)
+        shutil.copytree(folder / "kept", store)
+        child = os.fork()
+        if child == 0:
+            _kill_at(point)
+            outcome = _work(what, work, store)
+            os._exit(0 if outcome.success else 1)
+        _, status = os.waitpid(child, 0)
+        finished = os.WIFEXITED(status)
+        report: dict[str, Any] = {"point": point, "finished": finished}
+        if finished:
+            report["code"] = os.WEXITSTATUS(status)
+        report.update(_found_after_restore(work) if what == "restore" else _found_after_backup(work, store))
+        print(json.dumps(report), flush=True)
+
+
+def _kill_at(point: int) -> None:
+    seen = 0
+
+    def hook(event: str, arguments: tuple[Any, ...]) -> None:
+        nonlocal seen
+        if event in EVENTS:
+            seen += 1
+            if seen == point:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.addaudithook(hook)
+
+
+def _backups(work: Path, store: Path) -> Backups:
+    return Backups(
+        FolderStore(store),
+        SqliteFiles(SqliteStorage(data_path=work / "jobs.db")),
+        version="1",
+        retention=1,
+        log=lambda *_, **__: None,
+    )
+
+
+def _work(what: str, work: Path, store: Path) -> Any:
+    backups = _backups(work, store)
+    if what == "backup":
+        return backups.run()
+    (key,) = [path.name for path in store.iterdir() if path.name.endswith(".db")]
+    return backups.restore(key)
+
+
+def _found_after_restore(work: Path) -> dict[str, Any]:
+    """What the next owner finds, once it has settled what was left."""
+    error = ""
+    try:
+        with SqliteFiles(SqliteStorage(data_path=work / "jobs.db")).own():
+            pass
+    except BunqueueError as refused:
+        error = str(refused)
+    return {"error": error, "jobs": _jobs(work / "jobs.db"), "names": _names(work)}
+
+
+def _found_after_backup(work: Path, store: Path) -> dict[str, Any]:
+    """Whether what is published is whole, and whether the next backup cleans up."""
+    jobs = _jobs(work / "jobs.db")
+    backups = _backups(work, store)
+    listed = [backup.key for backup in backups.list()]
+    broken = [key for key in listed if not backups.verify(key).success]
+    after = backups.run()
+    return {"jobs": jobs, "listed": len(listed), "broken": broken, "next": after.success, "names": _names(work)}
+
+
+def _jobs(path: Path) -> int:
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+        ((count,),) = connection.execute("SELECT count(*) FROM jobs").fetchall()
+        return int(count)
+
+
+def _names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir() if not path.name.endswith(("-wal", "-shm")))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]))
