@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
@@ -45,6 +46,8 @@ def backoff_delay(
     """Delay in ms before the next run after failure number ``attempts``.
 
     A plain number is the base of the exponential strategy. The cap is ``backoff.maxDelay`` where given, never more than an hour.
+    A strategy that is not installed any more, raises, or gives no number counts as exponential: the failure at hand has happened, and
+    has to be recorded whatever a plugin does.
     """
     config = options.backoff
     if config is None:
@@ -52,7 +55,12 @@ def backoff_delay(
         cap = MAX_BACKOFF_MS
     else:
         strategy = strategies.get(config["type"], exponential_backoff)
-        delay = strategy(config["delay"], attempts, random)
+        try:
+            delay = float(strategy(config["delay"], attempts, random))
+        except Exception:
+            delay = math.nan
+        if not math.isfinite(delay):
+            delay = exponential_backoff(config["delay"], attempts, random)
         cap = min(MAX_BACKOFF_MS, config.get("maxDelay", MAX_BACKOFF_MS))
     return max(0, min(int(delay), cap))
 
