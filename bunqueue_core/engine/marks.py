@@ -188,7 +188,18 @@ class Marks:
     # -- the swap -----------------------------------------------------------------------------------------------------
 
     def drain(self) -> ChangeSet:
-        """Build the rows of everything marked, from the objects as they are now, and forget the marks."""
+        """Build the rows of everything marked, from the objects as they are now, and forget the marks.
+
+        If that fails nothing is forgotten.
+        """
+        try:
+            return self._drain()
+        except Exception:
+            for job in self._jobs.values():
+                job.dirty = _WHOLE
+            raise
+
+    def _drain(self) -> ChangeSet:
         changes = ChangeSet()
         rows = self._rows
         put = changes.put
@@ -205,6 +216,9 @@ class Marks:
             elif dirty == _WHOLE:
                 put.append(rows.put(job))
                 job.stored = True
+        # Everything that can fail stands above this line, everything that forgets below it.
+        changes.dlq_put = [rows.dlq(id, entry) for id, entry in self._dlq_put.items()]
+        self._dlq_put = {}
         self._jobs = {}
         self.fresh = 0
         self.bytes = 0
@@ -220,9 +234,6 @@ class Marks:
         if self._dlq_removed:
             changes.dlq_removed = list(self._dlq_removed)
             self._dlq_removed = {}
-        if self._dlq_put:
-            changes.dlq_put = [rows.dlq(id, entry) for id, entry in self._dlq_put.items()]
-            self._dlq_put = {}
         if self._queues:
             changes.queues = [row for row in self._queues.values() if row is not None]
             changes.queues_removed = [name for name, row in self._queues.items() if row is None]

@@ -216,7 +216,11 @@ class WriteBuffer:
                         return True
                     generation = self.generation
                     self.generation = Generation()
-                    changes = self._source.drain()
+                    try:
+                        changes = self._source.drain()
+                    except Exception as error:
+                        self._unstorable(generation, error)
+                        return False
             try:
                 if not changes.empty:
                     self._journal.commit(changes)
@@ -225,12 +229,30 @@ class WriteBuffer:
             except JournalError as error:
                 self._failed(changes, generation, error)
                 return False
+            except Exception as error:
+                # A driver should not raise it; but nobody may wait for ever, and nothing may be lost, because one does.
+                unexpected = JournalError(f"unexpected {type(error).__name__}")
+                unexpected.__cause__ = error
+                self._failed(changes, generation, unexpected)
+                return False
             was_stuck = self._stuck is not None
             if self.failures:
                 self._recovered()
             self._settled.append(generation)
             if not was_stuck:
                 return True
+
+    def _unstorable(self, generation: Generation, error: Exception) -> None:
+        """No rows could be made of the marks, which stay: a fault of ours. Whoever waits is told; adds are refused before long."""
+        self.failures += 1
+        self.total_failures += 1
+        self.problem = "a change cannot be stored"
+        self.failing_since = self._clock()
+        if self.failures == 1:
+            self._failed_first_at = self.failing_since
+        self._log("error", "Rows could not be built", error=f"{type(error).__name__}: {error}", attempts=self.failures)
+        for waiter in generation.waiters:
+            waiter.settle_commit(StorageUnavailable(self.problem))
 
     def _recovered(self) -> None:
         self._log(

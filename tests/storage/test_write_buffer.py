@@ -198,6 +198,36 @@ def test_an_answer_that_waits_too_long_gets_an_error_and_its_change_stays(bench:
     assert bench.stored() == 1
 
 
+def test_a_driver_that_raises_what_it_should_not_is_tried_again(bench: Bench) -> None:
+    commit, bench.journal.commit = bench.journal.commit, _broken
+    answer = bench.push(durable=True)
+    bench.run()
+    assert not answer.ready
+    bench.journal.commit = commit
+    bench.run(FIRST_RETRY_MS)
+    assert answer.ready
+    assert bench.stored() == 1
+
+
+def _broken(changes) -> None:
+    raise RuntimeError("a fault of the driver")
+
+
+def test_a_change_that_makes_no_row_is_reported_and_loses_nothing(bench: Bench) -> None:
+    (id,) = bench.push(durable=True).result(1).ids
+    job = bench.broker._engine.jobs[id]
+    job.tags = (object(),)
+    progress = bench.broker.change_delay(id, 5, None)
+    with pytest.raises(StorageUnavailable):
+        progress.result(1)
+    assert not bench.broker.health().ready
+    job = bench.broker._engine.jobs[id]
+    job.tags = ()
+    bench.push(durable=True).result(1)
+    assert bench.broker.health().ready
+    assert bench.stored() == 2
+
+
 def test_jobs_whose_delivery_could_not_be_written_go_to_somebody_else(bench: Bench) -> None:
     bench.push()
     bench.run()
