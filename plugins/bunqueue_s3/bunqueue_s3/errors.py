@@ -84,6 +84,11 @@ def is_missing(error: BaseException) -> bool:
     return code_of(error) in ("NoSuchKey", "NotFound", "404")
 
 
+def is_unknown(error: BaseException) -> bool:
+    """Whether the store does not know the operation."""
+    return code_of(error) in ("NotImplemented", "MethodNotAllowed", "501", "405")
+
+
 def is_timeout(error: BaseException) -> bool:
     """Whether no answer came in time, so that what was asked for may still happen."""
     return isinstance(error, TimeoutError | ReadTimeoutError)
@@ -156,7 +161,9 @@ def _cause(error: BaseException) -> str:
         current = inner if isinstance(inner, BaseException) else current.__cause__ or current.__context__
     for each in reversed(chain):
         if isinstance(each, OSError) and each.errno and not isinstance(each, aiohttp.ClientError):
-            return os.strerror(each.errno) if each.errno > 0 else str(each.strerror)  # negative ones are of name lookups
+            return (
+                os.strerror(each.errno) if each.errno > 0 else str(each.strerror)
+            )  # negative ones are of name lookups
     return type(chain[-1]).__name__
 
 
@@ -168,4 +175,4 @@ def _clean(text: str, secrets: Iterable[str]) -> str:
     return text if len(text) <= _TEXT_CHARS else text[: _TEXT_CHARS - 1] + "…"
 
 
-__all__ = ["CALL_ERRORS", "code_of", "configuration_error", "is_missing", "is_timeout", "store_error"]
+__all__ = ["CALL_ERRORS", "code_of", "configuration_error", "is_missing", "is_timeout", "is_unknown", "store_error"]

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit, urlunsplit
 import s3fs
 
 from bunqueue_core.backup.errors import BackupError, ObjectMissing, StoreError, StoreTimeout
-from bunqueue_s3.errors import CALL_ERRORS, configuration_error, is_missing, is_timeout, store_error
+from bunqueue_s3.errors import CALL_ERRORS, configuration_error, is_missing, is_timeout, is_unknown, store_error
 from bunqueue_s3.settings import S3Backup
 
 T = TypeVar("T")
@@ -165,8 +165,13 @@ class S3Store:
                 raise
 
     def tidy(self, before: int) -> int:
-        """Abort uploads of backups under the prefix that were begun before ``before`` and never ended."""
-        page = self._call("ListMultipartUploads", "list_multipart_uploads", {"Prefix": self._settings.prefix})
+        """Abort uploads of backups under the prefix that were begun before ``before`` and never ended, where the store lists them."""
+        try:
+            page = self._call("ListMultipartUploads", "list_multipart_uploads", {"Prefix": self._settings.prefix})
+        except StoreError as error:
+            if is_unknown(error.__cause__ or error):
+                return 0
+            raise
         aborted = 0
         for upload in page.get("Uploads", ()):
             if upload["Initiated"].timestamp() * 1000 < before and "bunqueue-" in upload["Key"]:

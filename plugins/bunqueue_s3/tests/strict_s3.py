@@ -85,8 +85,8 @@ class StrictS3:
     def _operation(self, request: Request, key: str) -> tuple[int, dict[str, str], bytes]:
         query = request.query
         match request.method:
-            case "GET" if not key and "uploads" in query:
-                return 200, {}, b"<ListMultipartUploadsResult></ListMultipartUploadsResult>"
+            case "GET" if "uploads" in query:
+                return _error(501, "NotImplemented", "That is not implemented")
             case "GET" if not key:
                 return self._list(query)
             case "GET":
