@@ -165,7 +165,7 @@ class S3Store:
                 raise
 
     def tidy(self, before: int) -> int:
-        """Abort uploads of backups under the prefix that were begun before ``before`` and never ended, where the store lists them."""
+        """Abort uploads of backups under the prefix that were begun before ``before`` and never ended, if the store lists them."""
         try:
             page = self._call("ListMultipartUploads", "list_multipart_uploads", {"Prefix": self._settings.prefix})
         except StoreError as error:
