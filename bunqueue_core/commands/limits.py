@@ -10,7 +10,7 @@ from bunqueue_core.commands.replies import done, lenient_number, then, whole_or_
 from bunqueue_core.commands.session import Session
 from bunqueue_core.commands.table import ABSENT, AnyQueue, Members, NumberCheck, QueueName, Reply, Value, command
 from bunqueue_core.model.errors import ValidationError
-from bunqueue_core.model.options import group_id, positive_safe_integer
+from bunqueue_core.model.options import SAFE_INTEGER, group_id, positive_safe_integer
 from bunqueue_core.model.requests import QueueLimits
 
 
@@ -61,16 +61,7 @@ Count = Annotated[int | None, NumberCheck()]
 @command("RateLimit")
 def rate_limit(session: Session, queue: AnyQueue, limit: Limit, duration: Value = ABSENT, ttl: Value = ABSENT) -> Reply:
     """At most ``limit`` deliveries of a queue per ``duration`` ms (1000), for ``ttl`` ms or until it is cleared."""
-    per = whole_or_none(lenient_number(duration))
-    gone_after = whole_or_none(lenient_number(ttl))
-    return done(
-        session.broker.set_rate_limit(
-            queue,
-            limit,
-            per if per is not None and per > 0 else None,
-            gone_after if gone_after is not None and gone_after > 0 else None,
-        )
-    )
+    return done(session.broker.set_rate_limit(queue, limit, _period(duration), _period(ttl)))
 
 
 @command("RateLimitClear")
@@ -204,6 +195,12 @@ def is_group_paused(session: Session, queue: QueueName, group_id: GroupId) -> Re
 def rate_limit_group(session: Session, queue: QueueName, group_id: GroupId, duration: Positive) -> Reply:
     """Block a group for ``duration`` ms from now."""
     return done(session.broker.rate_limit_group(queue, group_id, duration))
+
+
+def _period(value: Any) -> int | None:
+    """A positive number of whole ms, at most what every storage and client can hold; None for everything else."""
+    period = whole_or_none(lenient_number(value))
+    return None if period is None or period <= 0 else min(period, SAFE_INTEGER)
 
 
 def _removed(removed: bool) -> Members:

@@ -469,6 +469,12 @@ class TestSingleJobs:
                 ("q", 5.0, None, None),
             ),
             (
+                "RateLimit",
+                {"queue": "q", "limit": 5, "duration": 2**64 - 1, "ttl": 1e300},
+                "set_rate_limit",
+                ("q", 5.0, 2**53 - 1, 2**53 - 1),
+            ),
+            (
                 "SetGroupRateLimit",
                 {"queue": "q", "groupId": "g", "max": 3, "duration": 5},
                 "set_group_rate_limit",
