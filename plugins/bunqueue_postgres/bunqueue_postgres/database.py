@@ -26,13 +26,15 @@ RECONNECT_S: Final = 0.5
 #: Seconds before something that failed with a lost connection is tried again.
 RETRY_PAUSE_S: Final = 0.05
 
-#: Session settings of every connection. A plan that fits any parameters is made once a connection instead of once a call: planning
-#: costs more than running. The statements are written so that there is only one sensible plan (their headers name the index); that
-#: it is also taken while the tables are still small, and then kept as they grow, is what the refusal of sequential scans is for.
+#: Session settings of every connection. A plan that fits any parameters is made once a connection instead of once a call, since
+#: planning costs more than running. The statements are written so that there is one sensible plan (their headers name the index).
+#: That it is taken while the tables are still small, too, and so is right when they have grown, is what the refusals are for: no
+#: whole table is read, and joins go row by row through an index from the few rows at hand.
 _CONFIGURE: Final = (
     "SELECT set_config('statement_timeout', $1, false), set_config('lock_timeout', $2, false), "
     "set_config('idle_in_transaction_session_timeout', $3, false), set_config('plan_cache_mode', 'force_generic_plan', false), "
-    "set_config('enable_seqscan', 'off', false)"
+    "set_config('enable_seqscan', 'off', false), set_config('enable_hashjoin', 'off', false), "
+    "set_config('enable_mergejoin', 'off', false)"
 )
 
 Connection = AsyncConnection[Any]

@@ -345,34 +345,30 @@ class Consuming(Limiting):
                 members.append((to_key(ack.id), batch, position, ack))
         # By id: that is the order in which the rows are locked, the same at every broker.
         members.sort(key=_key_of)
-        rows = await self.change(
-            self.queries.ack,
-            (
-                Int4(self.ns),
-                arrays.texts([key for key, _, _, _ in members]),
-                arrays.texts([to_key(ack.token) if ack.token else None for _, _, _, ack in members]),
-                arrays.blobs([ack.result for _, _, _, ack in members]),
-                arrays.bools([ack.remove for _, _, _, ack in members]),
-                arrays.int4s([batch for _, batch, _, _ in members]),
-                Int2(PLAIN_FLAGS),
-            ),
-        )
         refused: dict[int, tuple[int, Exception]] = {}
-        stepwise: set[int] = set()
         ignored: set[tuple[int, int]] = set()
-        for n, status, valid, plain, free, retired, same in rows:
-            _, batch, position, ack = members[n - 1]
-            if again and same and status == Location.COMPLETED:
-                continue  # by this very acknowledgement, whose answer was lost
-            if valid and not plain:
-                stepwise.add(batch)
-            elif status == Location.ACTIVE and not valid:
-                if batch not in refused or position < refused[batch][0]:
-                    refused[batch] = (position, lease_lost(ack.id, ack.token, free))
-            elif retired:
-                ignored.add((batch, position))
-            elif not valid:
-                errors[batch][position] = _not_active(ack.id)
+        stepwise: set[int] = set()
+        while members:
+            rows = await self.change(self.queries.ack, self._ack_parameters(members))
+            missed: list[tuple[str, int, int, Ack]] = []
+            for n, status, valid, plain, free, retired, same in rows:
+                member = members[n - 1]
+                _, batch, position, ack = member
+                if again and same and status == Location.COMPLETED:
+                    continue  # by this very acknowledgement, whose answer was lost
+                if valid and not plain:
+                    stepwise.add(batch)
+                elif valid:
+                    missed.append(member)
+                elif status == Location.ACTIVE:
+                    if batch not in refused or position < refused[batch][0]:
+                        refused[batch] = (position, lease_lost(ack.id, ack.token, free))
+                elif retired:
+                    ignored.add((batch, position))
+                else:
+                    errors[batch][position] = _not_active(ack.id)
+            # Valid, and yet not completed: of a batch that was left alone, or changed by others while the statement waited.
+            members = [member for member in missed if member[1] not in refused and member[1] not in stepwise]
         for batch, call in enumerate(calls):
             if batch in refused:
                 call.answer.fail(refused[batch][1])
@@ -398,6 +394,17 @@ class Consuming(Limiting):
         self.coordinator.announce()
         if stepwise:
             await self._complete_stepwise([calls[batch] for batch in sorted(stepwise)])
+
+    def _ack_parameters(self, members: list[tuple[str, int, int, Ack]]) -> tuple[Any, ...]:
+        return (
+            Int4(self.ns),
+            arrays.texts([key for key, _, _, _ in members]),
+            arrays.texts([to_key(ack.token) if ack.token else None for _, _, _, ack in members]),
+            arrays.blobs([ack.result for _, _, _, ack in members]),
+            arrays.bools([ack.remove for _, _, _, ack in members]),
+            arrays.int4s([batch for _, batch, _, _ in members]),
+            Int2(PLAIN_FLAGS),
+        )
 
     async def _complete_stepwise(self, calls: list[Call[Sequence[Ack]]]) -> None:
         """Complete jobs that others wait for, or that have a deduplication key, a successor or a retention of their own."""
@@ -567,30 +574,41 @@ class Consuming(Limiting):
             for renewal in renewals:
                 members.append((to_key(renewal.id), len(members), renewal, strict or bool(renewal.token)))
         members.sort(key=_key_of)
-        rows = await self.database.run(
-            self.queries.renew,
-            (
-                Int4(self.ns),
-                arrays.texts([key for key, _, _, _ in members]),
-                arrays.texts([to_key(renewal.token) if renewal.token else None for _, _, renewal, _ in members]),
-                arrays.bools([renews for _, _, _, renews in members]),
-                arrays.bools([renews for _, _, _, renews in members]),
-                arrays.int8s(
-                    [
-                        None if renewal.duration_ms is None else max(0, int(renewal.duration_ms))
-                        for _, _, renewal, _ in members
-                    ]
-                ),
-                self.broker_id,
-                self.coordinator.session,
-            ),
-        )
-        done = {members[n - 1][1] for (n,) in rows}
+        done: set[int] = set()
+        while members:
+            rows = await self.run(self.queries.renew, self._renew_parameters(members))
+            renewed = {id for n, id in rows if n is None}
+            missed: list[tuple[str, int, Renewal, bool]] = []
+            for n, id in rows:
+                if n is None:
+                    continue
+                if id in renewed:
+                    done.add(members[n - 1][1])
+                else:
+                    missed.append(members[n - 1])
+            members = missed
         at = 0
         for call in calls:
             count = len(call.input[0])
             call.answer.settle([n in done for n in range(at, at + count)])
             at += count
+
+    def _renew_parameters(self, members: list[tuple[str, int, Renewal, bool]]) -> tuple[Any, ...]:
+        return (
+            Int4(self.ns),
+            arrays.texts([key for key, _, _, _ in members]),
+            arrays.texts([to_key(renewal.token) if renewal.token else None for _, _, renewal, _ in members]),
+            arrays.bools([renews for _, _, _, renews in members]),
+            arrays.bools([renews for _, _, _, renews in members]),
+            arrays.int8s(
+                [
+                    None if renewal.duration_ms is None else max(0, int(renewal.duration_ms))
+                    for _, _, renewal, _ in members
+                ]
+            ),
+            self.broker_id,
+            self.coordinator.session,
+        )
 
     # -- progress -----------------------------------------------------------------------------------------------------
 

@@ -3,8 +3,10 @@
 -- A batch ($6) is applied whole or not at all: one member with a lease that is not its own leaves the whole batch alone, and so does
 -- one that needs more than this statement (flags beyond $7: the caller completes such a batch in steps). Answers one row for each
 -- member that was not completed here, with what stands in its way; none is the good case.
+-- A row that another statement changed while this one waited for it is locked, but not seen in its new form, and so not completed:
+-- its member is answered as valid, and the caller asks again.
 -- Locks: the jobs' rows, in the order of the arrays, which the caller sorts by id.
--- Index: primary key.
+-- Index: primary key; then by place.
 WITH clock AS MATERIALIZED (
     SELECT bunqueue.now_ms() AS now
 ), input AS MATERIALIZED (
@@ -13,7 +15,7 @@ WITH clock AS MATERIALIZED (
         AS i (id, token, result, remove, batch, n)
 ), target AS MATERIALIZED (
     SELECT
-        i.n, i.batch, i.result, i.remove OR j.flags & 2 <> 0 AS remove, j.id, j.queue_id, j.status,
+        j.place, i.n, i.batch, i.result, i.remove OR j.flags & 2 <> 0 AS remove, j.id, j.queue_id, j.status,
         j.status = 3 AND j.lease_until > clock.now AND CASE
             WHEN j.lease_owner IS NULL THEN i.token IS NULL OR i.token IS DISTINCT FROM j.lease_token
             ELSE coalesce(i.token = j.lease_token, false)
@@ -23,23 +25,23 @@ WITH clock AS MATERIALIZED (
         j.status <> 3 AND j.flags & 128 <> 0 AND coalesce(i.token = j.lease_token, false) AS retired,
         coalesce(i.token = j.lease_token, false) AS same
     FROM clock CROSS JOIN input i CROSS JOIN LATERAL (
-        SELECT k.id, k.queue_id, k.status, k.flags, k.lease_until, k.lease_owner, k.lease_token
+        SELECT k.ctid AS place, k.id, k.queue_id, k.status, k.flags, k.lease_until, k.lease_owner, k.lease_token
         FROM bunqueue.jobs k
         WHERE k.ns = $1::int4 AND k.id = i.id
         FOR UPDATE
     ) AS j
-), fit AS MATERIALIZED (
-    SELECT batch FROM target GROUP BY batch HAVING bool_and(plain AND (valid OR status <> 3))
+), judged AS MATERIALIZED (
+    SELECT t.*, t.valid AND bool_and(t.plain AND (t.valid OR t.status <> 3)) OVER (PARTITION BY t.batch) AS fit FROM target t
 ), kept AS (
     UPDATE bunqueue.jobs j
     SET status = 4, finished_at = clock.now, result = t.result, lease_until = NULL, lease_session = NULL
-    FROM target t CROSS JOIN clock
-    WHERE j.ns = $1::int4 AND j.id = t.id AND t.valid AND NOT t.remove AND t.batch IN (SELECT batch FROM fit)
+    FROM judged t CROSS JOIN clock
+    WHERE j.ctid = t.place AND t.fit AND NOT t.remove
     RETURNING t.n, t.id, t.queue_id
 ), removed AS (
     DELETE FROM bunqueue.jobs j
-    USING target t
-    WHERE j.ns = $1::int4 AND j.id = t.id AND t.valid AND t.remove AND t.batch IN (SELECT batch FROM fit)
+    USING judged t
+    WHERE j.ctid = t.place AND t.fit AND t.remove
     RETURNING t.n, t.id, t.queue_id, t.result
 ), proved AS (
     INSERT INTO bunqueue.proofs (ns, id, queue_id, completed_at, result)
@@ -53,6 +55,15 @@ WITH clock AS MATERIALIZED (
     FROM done d CROSS JOIN clock
     GROUP BY clock.now, d.queue_id
 )
-SELECT i.n, t.status, t.valid, t.plain, t.free, t.retired, t.same
-FROM input i LEFT JOIN target t ON t.n = i.n
-WHERE NOT EXISTS (SELECT FROM done d WHERE d.n = i.n)
+SELECT m.n, max(m.status), bool_or(m.valid), bool_or(m.plain), bool_or(m.free), bool_or(m.retired), bool_or(m.same)
+FROM (
+    SELECT n, NULL::int2 AS status, NULL::bool AS valid, NULL::bool AS plain, NULL::bool AS free, NULL::bool AS retired,
+        NULL::bool AS same, false AS done
+    FROM input
+    UNION ALL
+    SELECT n, status, valid, plain, free, retired, same, false FROM judged
+    UNION ALL
+    SELECT n, NULL, NULL, NULL, NULL, NULL, NULL, true FROM done
+) AS m
+GROUP BY m.n
+HAVING NOT bool_or(m.done)

@@ -26,25 +26,25 @@ WITH clock AS MATERIALIZED (
         ) AS picked
     ) AS c
     WHERE queue.alive
+), slots AS MATERIALIZED (
+    SELECT c.place, c.n, ($7::text[])[c.n] AS token, ($8::text[])[c.n] AS owner, ($9::int8[])[c.n] AS ttl FROM candidates c
+    WHERE c.n <= cardinality($9::int8[])
 ), claimed AS (
     UPDATE bunqueue.jobs j
     SET status = 3,
         started_at = clock.now,
         heartbeat_at = NULL,
         lease_until = clock.now + greatest(1, least(
-            CASE WHEN slot.owner IS NOT NULL THEN least(slot.ttl, j.stall_timeout)
-                ELSE coalesce(j.stall_timeout + 5000, queue.stall_after, slot.ttl) END,
+            CASE WHEN c.owner IS NOT NULL THEN least(c.ttl, j.stall_timeout)
+                ELSE coalesce(j.stall_timeout + 5000, queue.stall_after, c.ttl) END,
             j.timeout
         )),
-        lease_ttl = CASE WHEN slot.owner IS NOT NULL THEN slot.ttl
-            ELSE coalesce(j.stall_timeout + 5000, queue.stall_after, slot.ttl) END,
+        lease_ttl = CASE WHEN c.owner IS NOT NULL THEN c.ttl ELSE coalesce(j.stall_timeout + 5000, queue.stall_after, c.ttl) END,
         lease_renewals = 0,
         lease_session = $4::uuid,
-        lease_token = coalesce(slot.token, j.lease_token),
-        lease_owner = slot.owner
-    FROM candidates c
-        JOIN unnest($7::text[], $8::text[], $9::int8[]) WITH ORDINALITY AS slot (token, owner, ttl, n) ON slot.n = c.n
-        CROSS JOIN clock CROSS JOIN queue
+        lease_token = coalesce(c.token, j.lease_token),
+        lease_owner = c.owner
+    FROM slots c CROSS JOIN clock CROSS JOIN queue
     WHERE j.ctid = c.place
     RETURNING
         c.n, j.id, j.name, j.data, j.options, j.extra, j.past, j.progress, j.priority, j.created_at, j.run_at, j.admitted_at,

@@ -24,11 +24,11 @@ WITH old AS MATERIALIZED (
     ORDER BY j.at, j.id
     LIMIT $5::int8
 ), held AS MATERIALIZED (
-    SELECT k.ns, k.id, o.at
+    SELECT k.place, o.at
     FROM old o CROSS JOIN LATERAL (
-        SELECT j.ns, j.id FROM bunqueue.jobs j WHERE j.ns = o.ns AND j.id = o.id AND j.status = $3::int2 FOR UPDATE SKIP LOCKED
+        SELECT j.ctid AS place FROM bunqueue.jobs j WHERE j.ns = o.ns AND j.id = o.id AND j.status = $3::int2 FOR UPDATE SKIP LOCKED
     ) AS k
 ), removed AS (
-    DELETE FROM bunqueue.jobs j USING held h WHERE j.ns = h.ns AND j.id = h.id RETURNING j.id
+    DELETE FROM bunqueue.jobs j USING held h WHERE j.ctid = h.place RETURNING j.id, h.at
 )
-SELECT r.id FROM removed r JOIN held h ON h.id = r.id ORDER BY h.at, h.id
+SELECT r.id FROM removed r ORDER BY r.at, r.id

@@ -1,7 +1,7 @@
 -- Deletes the oldest completed jobs of a queue beyond $2 that no live job needs. Locks the deleted rows. Index: jobs_ended.
 DELETE FROM bunqueue.jobs j
 USING (
-    SELECT c.ns, c.id
+    SELECT c.ctid AS place
     FROM bunqueue.jobs c
     WHERE c.queue_id = $1::int4 AND c.status = 4
         AND (c.flags & 4 = 0 OR NOT EXISTS (SELECT FROM bunqueue.edges e WHERE e.ns = c.ns AND e.dependency_id = c.id))
@@ -9,4 +9,4 @@ USING (
     OFFSET $2::int8
     FOR UPDATE SKIP LOCKED
 ) AS surplus
-WHERE j.ns = surplus.ns AND j.id = surplus.id
+WHERE j.ctid = surplus.place

@@ -10,7 +10,9 @@ SELECT
     pg_snapshot_xmax(look.snapshot)::text, ARRAY(SELECT pg_snapshot_xip(look.snapshot)::text), e.type, e.name, e.at, e.ids, e.extra, e.skipped
 FROM look LEFT JOIN (
     SELECT e.id, e.type, q.name, e.at, e.ids, e.extra, e.skipped
-    FROM bunqueue.events e JOIN bunqueue.queues q ON q.id = e.queue_id
+    FROM bunqueue.events e CROSS JOIN LATERAL (
+        SELECT k.name FROM bunqueue.queues k WHERE k.id = e.queue_id LIMIT 1
+    ) AS q
     WHERE e.ns = $1::int4 AND (e.xid >= $2::text::xid8 OR e.xid = ANY ($3::text[]::xid8[]))
 ) AS e ON true
 ORDER BY e.id

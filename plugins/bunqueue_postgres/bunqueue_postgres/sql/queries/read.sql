@@ -4,5 +4,7 @@ SELECT
     j.admitted_as, j.status, j.started_at, j.finished_at, j.heartbeat_at, j.lease_until, j.attempts, j.stall_count,
     j.lease_renewals, j.flags, j.unique_key, j.group_id, j.group_order, j.parent_id, j.lease_token, j.lease_owner,
     j.lease_session, j.result, j.dead, j.queue_id, bunqueue.now_ms()
-FROM bunqueue.jobs j JOIN bunqueue.queues q ON q.id = j.queue_id
+FROM bunqueue.jobs j CROSS JOIN LATERAL (
+    SELECT k.name, k.stall_config, k.dlq_config FROM bunqueue.queues k WHERE k.id = j.queue_id LIMIT 1
+) AS q
 WHERE j.ns = $1::int4 AND j.id = ANY ($2::text[])

@@ -15,11 +15,11 @@ WITH found AS MATERIALIZED (
     WHERE q.ns = $1::int4 AND q.name = $2::text
     LIMIT $3::int8
 ), held AS MATERIALIZED (
-    SELECT k.ns, k.id
+    SELECT k.place
     FROM found f CROSS JOIN LATERAL (
-        SELECT j.ns, j.id FROM bunqueue.jobs j WHERE j.ns = f.ns AND j.id = f.id AND j.status = 0 FOR UPDATE SKIP LOCKED
+        SELECT j.ctid AS place FROM bunqueue.jobs j WHERE j.ns = f.ns AND j.id = f.id AND j.status = 0 FOR UPDATE SKIP LOCKED
     ) AS k
 ), removed AS (
-    DELETE FROM bunqueue.jobs j USING held h WHERE j.ns = h.ns AND j.id = h.id RETURNING 1
+    DELETE FROM bunqueue.jobs j USING held h WHERE j.ctid = h.place RETURNING 1
 )
 SELECT (SELECT count(*) FROM removed), (SELECT count(*) FROM found)
