@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import os
 import threading
 import time
+import weakref
 from collections.abc import Callable, Mapping, Sequence
+from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from bunqueue_core.answer import Answer
@@ -19,7 +22,7 @@ from bunqueue_core.broker.hosts import Host, LoopHost, ManualHost, ThreadHost
 from bunqueue_core.broker.protocol import Broker, Capabilities
 from bunqueue_core.engine.base import EngineSettings
 from bunqueue_core.engine.engine import Engine
-from bunqueue_core.model.errors import BrokerClosed, CommandError, StorageUnavailable
+from bunqueue_core.model.errors import BrokerClosed, CommandError, JournalError, StorageUnavailable
 from bunqueue_core.model.job import Job, Location
 from bunqueue_core.model.options import JobReader
 from bunqueue_core.model.payload import Packer
@@ -28,6 +31,7 @@ from bunqueue_core.model.requests import (
     Delivery,
     DlqEntry,
     Event,
+    GroupDefaults,
     Health,
     Notice,
     PullRequest,
@@ -66,6 +70,12 @@ LOAD_BATCH: Final = 10_000
 
 #: Deadlines fired in one go before others get a turn.
 DUE_AT_ONCE: Final = 1_000
+
+#: Dead entries that the heap of wake-ups may hold beside as many live ones.
+STALE_WAKES: Final = 1_000
+
+#: A clock that differs by more than this from what was to be expected was set, or the process stood still; ms.
+CLOCK_TOLERANCE_MS: Final = 1_000
 
 #: Completed jobs that one retention tick deletes at most, and the time between two ticks, ms.
 RETENTION_BATCH: Final = 1_000
@@ -106,9 +116,12 @@ class Claim:
         answer.on_cancel(self._cancelled)
 
     def settle_commit(self, error: BaseException | None) -> None:
-        if error is None:
-            self._answer.settle(self._deliveries)
-        elif self._answer.fail(error):
+        # A broker that is closed has handed its deliveries back already.
+        taken = self._deliveries if self._frame.is_open else []
+        if error is not None:
+            self._answer.fail(error)
+            self._frame.give_back(self._deliveries)
+        elif not self._answer.settle(taken):
             self._frame.give_back(self._deliveries)
 
     def _cancelled(self, answer: Answer[list[Delivery]]) -> None:
@@ -120,19 +133,12 @@ class Claim:
 class ParkedPull:
     """A pull that waits for something to claim."""
 
-    __slots__ = ("answer", "deadline", "request", "retry_at")
+    __slots__ = ("answer", "deadline", "request")
 
-    def __init__(
-        self, request: PullRequest, answer: Answer[list[Delivery]], deadline: int, retry_at: int | None
-    ) -> None:
+    def __init__(self, request: PullRequest, answer: Answer[list[Delivery]], deadline: int) -> None:
         self.request = request
         self.answer = answer
         self.deadline = deadline  #: epoch ms
-        self.retry_at = retry_at  #: when something may become claimable by itself, epoch ms
-
-    @property
-    def wake_at(self) -> int:
-        return self.deadline if self.retry_at is None else min(self.deadline, self.retry_at)
 
 
 class Wait:
@@ -204,9 +210,14 @@ class LocalFrame(Broker):
         self._in_loop = role == "server"
         self._host: Host = {"server": LoopHost, "embedded": ThreadHost, "manual": ManualHost}[role]()
         self._state: Literal["new", "open", "draining", "closed"] = "new"
+        self._closing = threading.Lock()
         self._parked: dict[str, dict[ParkedPull, None]] = {}
         self._waits: dict[str, list[Wait]] = {}
-        self._wakes: list[tuple[int, int, ParkedPull | Wait]] = []
+        self._wakes: list[
+            tuple[int, int, ParkedPull | Wait | str]
+        ] = []  #: a name stands for the parked pulls of a queue
+        self._stale_wakes = 0
+        self._queue_wakes: dict[str, int] = {}  #: when something may become claimable by itself, epoch ms
         self._sequence = 0
         self._listeners: dict[int, tuple[str | None, Callable[[Event], None]]] = {}
         self._watchers: dict[int, Callable[[str, Mapping[str, Any]], None]] = {}
@@ -215,6 +226,9 @@ class LocalFrame(Broker):
         self._driving: dict[int, threading.Event] = {}
         self._loops_driving: set[int] = set()
         self._started_at = 0
+        self._steady = ports.steady
+        self._seen = (0, 0.0)  #: epoch ms and steady seconds of the last look at both clocks
+        self._armed_for: int | None = None  #: when the host was asked to have work done, epoch ms
         self.on_critical: Callable[[CriticalFailure], None] | None = None
 
     # -- life cycle ---------------------------------------------------------------------------------------------------
@@ -231,6 +245,8 @@ class LocalFrame(Broker):
                 journal.close()
                 raise
         self._started_at = self._now()
+        if self._steady is not None:
+            self._seen = (self._started_at, self._steady())
         self._state = "open"
         self._engine.start_schedules()
         if self._settings.completed_retention_ms is not None:
@@ -238,7 +254,30 @@ class LocalFrame(Broker):
         self._host.start(self._work, self._now, self._waiting_answers)
         with self._lock:
             self._arm()
+        if hasattr(os, "register_at_fork"):
+            forked = weakref.WeakMethod(self._abandon)
+
+            def leave() -> None:
+                method = forked()
+                if method is not None:
+                    method()
+
+            os.register_at_fork(after_in_child=leave)
         return Answer.of(None)
+
+    def _abandon(self) -> None:
+        """The process was forked: in the child nobody works for this broker, and its storage is the parent's."""
+        if self._state != "new":
+            self._state = "closed"
+        self._lock = threading.RLock()  # another thread of the parent may have held the old one
+        self._closing = threading.Lock()
+        self._parked.clear()
+        self._waits.clear()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it still works; one that drains does."""
+        return self._state in ("open", "draining")
 
     def drain(self) -> None:
         """Begin an orderly stop: hand nothing out any more and refuse adds, but take outcomes."""
@@ -253,6 +292,10 @@ class LocalFrame(Broker):
             return sum(len(queue.active) for queue in self._engine.queues.values())
 
     def close(self, deadline_s: float = 30.0) -> Answer[None]:
+        with self._closing:  # whoever comes second waits until everything is written
+            return self._close(deadline_s)
+
+    def _close(self, deadline_s: float) -> Answer[None]:
         with self._lock:
             if self._state in ("closed", "new"):
                 self._state = "closed"
@@ -260,7 +303,8 @@ class LocalFrame(Broker):
             self._state = "closed"
             parked = [parked for waiting in self._parked.values() for parked in waiting]
             waits = [wait for waiting in self._waits.values() for wait in waiting]
-            self._parked.clear()
+            for waiting in parked:
+                self._unpark(waiting)
             self._waits.clear()
             if self.capabilities.persistent:
                 self._engine.hand_back_all(self._now())
@@ -353,25 +397,32 @@ class LocalFrame(Broker):
             engine.restore_queue(controls, now)
         for id, queue, _ in journal.load_table(PROOF_TABLE):
             engine.proofs[id] = queue
+        failures = journal.load_table(FLOW_FAILURE_TABLE)
+        for parent_id, child_id, queue, mode, error, _ in failures:
+            engine.child_failures.setdefault(parent_id, {})[child_id] = (mode, error, queue)
         packer = Packer()
-        letters = [dlq_from_row_or_none(row, packer) for batch in journal.load_dlq(LOAD_BATCH) for row in batch]
-        buried = {entry.job.id for _, entry in filter(None, letters)}
-        for letter in letters:
-            # Before the interrupted jobs: one that ends now is a new letter behind these, under a number of its own.
-            if letter is not None:
-                engine.restore_dead_letter(*letter)
+        buried: set[str] = set()
+        for letters in journal.load_dlq(LOAD_BATCH):
+            for stored in letters:
+                # Before the interrupted jobs: one that ends now is a new letter behind these, under a number of its own.
+                letter = dlq_from_row_or_none(stored, packer)
+                engine.next_dlq_id = max(engine.next_dlq_id, stored.id + 1)
+                if letter is not None:
+                    engine.restore_dead_letter(*letter, now)
+                    buried.add(letter[1].job.id)
         recovered = 0
         while True:
-            rows = journal.load_active(LOAD_BATCH)
-            for row in rows:
+            interrupted = journal.load_active(LOAD_BATCH)
+            for active in interrupted:
                 try:
-                    engine.restore_active(job_from_row(row), now, buried=row.id in buried)
+                    engine.restore_active(job_from_row(active), now, buried=active.id in buried)
                 except CorruptDependencies:
-                    engine.restore_corrupt(job_from_row(row, tolerate_corrupt=True), now)
-            recovered += len(rows)
-            if rows:
+                    engine.restore_corrupt(job_from_row(active, tolerate_corrupt=True), now)
+            recovered += len(interrupted)
+            if interrupted:
                 journal.commit(engine.marks.drain())
-            if len(rows) < LOAD_BATCH:
+                engine.marks.committed()
+            if len(interrupted) < LOAD_BATCH:
                 break
         gated: list[Job] = []
         pending = 0
@@ -391,12 +442,11 @@ class LocalFrame(Broker):
             if pending % 100_000 < LOAD_BATCH <= pending:
                 self._log("info", "SQLite recovery progress", phase="pending", jobs=pending)
         for batch in journal.load_completed(self._settings.max_completed_jobs, LOAD_BATCH):
-            engine.restore_completed([job_from_row(row, tolerate_corrupt=True) for row in batch])
+            engine.restore_completed([job_from_row(row, tolerate_corrupt=True) for row in batch], now)
         self._adopt(journal, {id for job in gated for id in job.depends_on} - engine.jobs.keys() - engine.proofs.keys())
         engine.restore_pending(gated, now)
-        for parent_id, child_id, queue, mode, error, _ in journal.load_table(FLOW_FAILURE_TABLE):
-            if parent_id in engine.jobs:
-                engine.child_failures.setdefault(parent_id, {})[child_id] = (mode, error, queue)
+        for parent_id in [id for id in engine.child_failures if id not in engine.jobs]:
+            engine.clear_child_failures(parent_id)
         engine.replay_failures(now)
         for group in journal.load_table(GROUP_TABLE):
             engine.restore_group(group)
@@ -406,9 +456,10 @@ class LocalFrame(Broker):
             engine.restore_metric(metric)
         for webhook in journal.load_table(WEBHOOK_TABLE):
             engine.restore_webhook(webhook)
-        engine.finish_recovery(journal.completed_counts())
+        engine.finish_recovery(journal.completed_counts(), now)
         if engine.marks.pending:
             journal.commit(engine.marks.drain())
+            engine.marks.committed()
         self._log(
             "info",
             "Completed recovery",
@@ -423,9 +474,10 @@ class LocalFrame(Broker):
     def _adopt(self, journal: Journal, ids: set[str]) -> None:
         """Take completed jobs into memory that only the journal holds, because something there depends on them."""
         wanted = list(ids)
+        hides = self._engine.marks.hides
         for start in range(0, len(wanted), 500):
             for row in journal.read_jobs(wanted[start : start + 500]).values():
-                if row.state == "completed":
+                if row.state == "completed" and not hides(row.id, row.queue):
                     self._engine.adopt_completed(job_from_row(row, tolerate_corrupt=True))
 
     # -- the frame of a verb ------------------------------------------------------------------------------------------
@@ -438,10 +490,8 @@ class LocalFrame(Broker):
             answer: Answer[T] = Answer(self)
             self._wait_for_commit(_Committed(answer, value), now)
             return answer
-        if engine.woken:
-            self._serve(now)
-        if engine.finished_waits:
-            self._end_waits(now)
+        if engine.woken or engine.chores or engine.finished_waits:
+            self._follow_up(now)
         if buffer is None:
             if engine.events:
                 self._deliver_now()
@@ -459,14 +509,22 @@ class LocalFrame(Broker):
             self._arm()
         return Answer.of(value)
 
+    def _follow_up(self, now: int) -> None:
+        """Do what a verb has left to be done: wake whoever waits, and note what follows from what is gone."""
+        engine = self._engine
+        if engine.woken:
+            self._serve(now)
+        if engine.chores:
+            engine.do_chores(now)
+        if engine.finished_waits:
+            self._end_waits(now)
+
     def _wait_for_commit(self, waiter: Waiter, now: int) -> None:
         """End of a verb, under the lock, whose ``waiter`` is settled by the commit that holds what it changed."""
         buffer, engine = self._buffer, self._engine
         assert buffer is not None
-        if engine.woken:
-            self._serve(now)
-        if engine.finished_waits:
-            self._end_waits(now)
+        if engine.woken or engine.chores or engine.finished_waits:
+            self._follow_up(now)
         buffer.add_waiter(waiter, now)
         if engine.events:
             self._hold_events()
@@ -526,7 +584,11 @@ class LocalFrame(Broker):
         if events:
             self._deliver(events)
         for waiter in waiters:
-            waiter.settle_commit(None)
+            try:
+                waiter.settle_commit(None)
+            except Exception as error:
+                # Whatever one caller's callback does, the others are answered.
+                self._log("error", "An answer's callback failed", error=type(error).__name__)
 
     def _critical(self, failure: CriticalFailure) -> None:
         self._log(
@@ -571,14 +633,19 @@ class LocalFrame(Broker):
                 return 0
             engine = self._engine
             now = self._now()
+            self._look_at_clocks(now)
+            self._armed_for = None
             deadline = engine.next_deadline()
             if deadline is not None and deadline <= now:
-                fired = engine.due(now, DUE_AT_ONCE)
+                try:
+                    fired = engine.due(now, DUE_AT_ONCE)
+                except Exception as error:
+                    # What else is to be done must not wait for it.
+                    self._log("error", "Work that was due failed", error=type(error).__name__, detail=str(error))
+            if engine.overdue or engine.crowded:
+                self._retain_stored(now)
             self._wake_waiters(now)
-            if engine.woken:
-                self._serve(now)
-            if engine.finished_waits:
-                self._end_waits(now)
+            self._follow_up(now)
             if engine.events:
                 if self._buffer is None:
                     self._deliver_now()
@@ -603,15 +670,45 @@ class LocalFrame(Broker):
         when = self._engine.next_deadline()
         if self._wakes and (when is None or self._wakes[0][0] < when):
             when = self._wakes[0][0]
+        now = self._now()
         buffer = self._buffer
         if buffer is not None:
-            again = buffer.next_try(self._now())
+            again = buffer.next_try(now)
             if again is not None:
                 when = again if when is None else min(when, again)
             elif buffer.generation.waiters and self._in_loop:
                 when = 0
         if when is not None:
+            if self._armed_for is None or when < self._armed_for:
+                self._armed_for = max(when, now)
             self._host.at(when)
+
+    def _look_at_clocks(self, now: int) -> None:
+        """Notice that the clock was set, or that the process stood still: nobody loses a delivery for that.
+
+        Leases and silences are measured on the clock that ``now`` comes from. When it jumps they move with it, and so does whoever
+        waits. When the process stood still past a deadline, nobody could renew: leases get the time that was lost.
+        """
+        steady = self._steady
+        if steady is None:
+            return
+        seen, seen_steadily = self._seen
+        seconds = steady()
+        self._seen = (now, seconds)
+        jump = now - seen - round((seconds - seen_steadily) * 1000)
+        if abs(jump) > CLOCK_TOLERANCE_MS:
+            self._log("warn", "The clock was set, or the machine slept", jumpMs=jump)
+            self._engine.clock_set(jump)
+            for _, _, waiting in self._wakes:
+                if not isinstance(waiting, str):
+                    waiting.deadline += jump
+            self._rebuild_wakes()
+            if self._armed_for is not None:
+                self._armed_for += jump
+            seen += jump
+        late = now - max(seen, self._armed_for if self._armed_for is not None else now)
+        if late > CLOCK_TOLERANCE_MS:
+            self._engine.grant(late)
 
     def drive(self, answer: Answer[Any], timeout: float | None) -> None:
         """Wait in the calling thread; commit for all who wait rather than wait for another thread to do it."""
@@ -651,28 +748,77 @@ class LocalFrame(Broker):
 
     # -- parked pulls and waits ---------------------------------------------------------------------------------------
 
-    def _schedule(self, waiting: ParkedPull | Wait, when: int) -> None:
+    def _schedule(self, waiting: ParkedPull | Wait | str, when: int) -> None:
         self._sequence += 1
         heapq.heappush(self._wakes, (when, self._sequence, waiting))
 
+    def _counts(self, when: int, waiting: ParkedPull | Wait | str) -> bool:
+        """Whether an entry of the heap of wake-ups still means something."""
+        if isinstance(waiting, str):
+            return self._queue_wakes.get(waiting) == when
+        if isinstance(waiting, Wait):
+            return waiting in self._waits.get(waiting.id, ())
+        return waiting in self._parked.get(waiting.request.queue, ())
+
+    def _stale_wake(self) -> None:
+        """An entry of the heap of wake-ups means nothing any more; sweep them once they prevail."""
+        self._stale_wakes += 1
+        if self._stale_wakes > STALE_WAKES and self._stale_wakes * 2 > len(self._wakes):
+            self._rebuild_wakes()
+
+    def _rebuild_wakes(self) -> None:
+        self._wakes = [
+            (when if isinstance(waiting, str) else waiting.deadline, sequence, waiting)
+            for when, sequence, waiting in self._wakes
+            if self._counts(when, waiting)
+        ]
+        heapq.heapify(self._wakes)
+        self._stale_wakes = 0
+
+    def _retry_at(self, name: str, when: int | None) -> None:
+        """Something in a queue may become claimable by itself at ``when`` (epoch ms): then its parked pulls try again."""
+        if when is None:
+            return
+        known = self._queue_wakes.get(name)
+        if known is None or when < known:
+            if known is not None:
+                self._stale_wake()
+            self._queue_wakes[name] = when
+            self._schedule(name, when)
+
     def _serve(self, now: int) -> None:
         """Something became claimable in queues with parked pulls: try those again, first come first served."""
+        woken = self._engine.woken
+        while woken:
+            name = next(iter(woken))
+            del woken[name]
+            if self._state == "open":
+                self._serve_queue(name, now)
+
+    def _serve_queue(self, name: str, now: int) -> None:
         engine = self._engine
-        while engine.woken:
-            name = next(iter(engine.woken))
-            del engine.woken[name]
-            if self._state != "open":
+        refused: list[GroupDefaults] = []
+        while True:
+            # Looked up anew each time: whoever gets an answer may call verbs that serve the rest.
+            waiting = self._parked.get(name)
+            if not waiting:
+                return
+            parked: ParkedPull | None
+            if refused:
+                parked = next((each for each in waiting if each.request.group not in refused), None)
+            else:
+                parked = next(iter(waiting))
+            if parked is None:
+                return
+            deliveries, retry_at = engine.pull(parked.request, now)
+            if deliveries:
+                self._claimed(parked, deliveries, now)
                 continue
-            for parked in list(self._parked.get(name, ())):
-                deliveries, retry_at = engine.pull(parked.request, now)
-                if deliveries:
-                    self._claimed(parked, deliveries, now)
-                    continue
-                if retry_at is not None and (parked.retry_at is None or retry_at < parked.retry_at):
-                    self._schedule(parked, min(retry_at, parked.deadline))
-                parked.retry_at = retry_at
-                if parked.request.group is None:
-                    break
+            self._retry_at(name, retry_at)
+            queue = engine.queues.get(name)
+            if parked.request.group is None or queue is None or not queue.claimable:
+                return  # what a plain pull does not find nobody finds
+            refused.append(parked.request.group)
 
     def _claimed(self, parked: ParkedPull, deliveries: list[Delivery], now: int) -> None:
         self._unpark(parked)
@@ -698,41 +844,61 @@ class LocalFrame(Broker):
                     self._engine.give_back(current, token, now)
             self._answer(None, now, durable=True)
 
+    def _park(self, parked: ParkedPull, retry_at: int | None, now: int) -> None:
+        """Let a pull wait."""
+        name = parked.request.queue
+        waiting = self._parked.setdefault(name, {})
+        waiting[parked] = None
+        self._count_waiting(name, waiting)
+        self._schedule(parked, parked.deadline)
+        self._retry_at(name, retry_at)
+        self._follow_up(now)
+        self._arm()
+
     def _unpark(self, parked: ParkedPull) -> None:
         name = parked.request.queue
         waiting = self._parked.get(name)
         if waiting is not None and parked in waiting:
             del waiting[parked]
+            self._stale_wake()
             if not waiting:
                 del self._parked[name]
-            queue = self._engine.queues.get(name)
-            if queue is not None:
-                queue.waiters = len(waiting)
-            elif waiting:
-                self._engine.awaited[name] = len(waiting)
-            else:
-                self._engine.awaited.pop(name, None)
+                if self._queue_wakes.pop(name, None) is not None:
+                    self._stale_wake()
+            self._count_waiting(name, waiting)
+
+    def _count_waiting(self, name: str, waiting: Mapping[ParkedPull, None]) -> None:
+        engine = self._engine
+        queue = engine.queues.get(name)
+        if queue is not None:
+            queue.waiters = len(waiting)
+            if not waiting:
+                engine.loosen(name)
+        elif waiting:
+            engine.awaited[name] = len(waiting)
+        else:
+            engine.awaited.pop(name, None)
 
     def _wake_waiters(self, now: int) -> None:
         """Parked pulls and waits whose time has come."""
-        wakes = self._wakes
-        while wakes and wakes[0][0] <= now:
-            waiting = heapq.heappop(wakes)[2]
-            if isinstance(waiting, Wait):
-                if waiting in self._waits.get(waiting.id, ()):
-                    self._end_wait(waiting, (False, None))
-                continue
-            if waiting not in self._parked.get(waiting.request.queue, ()):
-                continue
-            deliveries, retry_at = self._engine.pull(waiting.request, now) if self._state == "open" else ([], None)
-            if deliveries:
-                self._claimed(waiting, deliveries, now)
-            elif now >= waiting.deadline:
-                self._unpark(waiting)
-                waiting.answer.settle([])
+        while self._wakes and self._wakes[0][0] <= now:
+            when, _, waiting = heapq.heappop(self._wakes)
+            if not self._counts(when, waiting):
+                self._stale_wakes = max(0, self._stale_wakes - 1)
+            elif isinstance(waiting, str):
+                del self._queue_wakes[waiting]
+                self._engine.woken[waiting] = None
+            elif isinstance(waiting, Wait):
+                self._end_wait(waiting, (False, None))
             else:
-                waiting.retry_at = retry_at
-                self._schedule(waiting, max(now + 1, waiting.wake_at))
+                deliveries: list[Delivery] = []
+                if self._state == "open":
+                    deliveries, _ = self._engine.pull(waiting.request, now)
+                if deliveries:
+                    self._claimed(waiting, deliveries, now)
+                else:
+                    self._unpark(waiting)
+                    waiting.answer.settle([])
 
     def _end_waits(self, now: int) -> None:
         """Jobs that somebody waits for have ended."""
@@ -741,6 +907,7 @@ class LocalFrame(Broker):
         engine.finished_waits = {}
         for id in ended:
             for wait in self._waits.pop(id, []):
+                self._stale_wake()
                 job = engine.jobs.get(id)
                 completed = ended[id] or (job is not None and job.location == Location.COMPLETED)
                 value = (completed, engine.results.get(id) if job is not None else None)
@@ -755,6 +922,7 @@ class LocalFrame(Broker):
         waits = self._waits.get(wait.id, [])
         if wait in waits:
             waits.remove(wait)
+            self._stale_wake()
         if not waits:
             self._waits.pop(wait.id, None)
             self._engine.watched.pop(wait.id, None)
@@ -769,6 +937,8 @@ class LocalFrame(Broker):
                 value = function(now)
             except CommandError as error:
                 return Answer.failed(error)
+            except JournalError as error:
+                return Answer.failed(unreadable(error))
             return self._answer(value, now, durable=True)
 
     def _query(self, function: Callable[[int], T]) -> Answer[T]:
@@ -777,6 +947,8 @@ class LocalFrame(Broker):
                 return Answer.of(function(self._now()))
             except CommandError as error:
                 return Answer.failed(error)
+            except JournalError as error:
+                return Answer.failed(unreadable(error))
 
     # -- retention ----------------------------------------------------------------------------------------------------
 
@@ -793,7 +965,8 @@ class LocalFrame(Broker):
             self._adopt(self._journal, {id for id, _ in stored if id not in engine.jobs})
             ids = [id for id, _ in stored]
         else:
-            ids = [job.id for job in engine.completed_order if (job.completed_at or 0) <= before][:RETENTION_BATCH]
+            old = takewhile(lambda job: (job.completed_at or 0) <= before, engine.completed_order.values())
+            ids = [job.id for job in islice(old, RETENTION_BATCH)]
         removed = 0
         for id in ids:
             job = engine.jobs.get(id)
@@ -825,6 +998,33 @@ class LocalFrame(Broker):
             self._commits_seen = self._buffer.commits
             self._engine.agenda.set("idle-log", now + IDLE_MS, self._look_at_log)
 
+    def _retain_stored(self, now: int) -> None:
+        """Apply the retention of completed jobs that only the journal holds: they have to be read first."""
+        engine = self._engine
+        overdue, crowded = engine.overdue, engine.crowded
+        engine.overdue, engine.crowded = {}, {}
+        if self._journal is None:
+            return
+        try:
+            self._adopt(self._journal, overdue.keys() - engine.jobs.keys())
+            for name, count in crowded.items():
+                queue = engine.queues.get(name)
+                excess = queue.completed_count - count if queue is not None else 0
+                if excess > 0:
+                    stored = self._journal.completed_before(name, now, min(excess, RETENTION_BATCH))
+                    self._adopt(self._journal, {id for id, _ in stored if id not in engine.jobs})
+                    if engine.keep_newest(name, count, [id for id, _ in stored]):
+                        engine.crowded[name] = count
+        except JournalError as error:
+            self._log("warn", "Completed jobs could not be read", error=type(error).__name__)
+            engine.overdue.update(overdue)
+            engine.crowded.update(crowded)
+            engine.agenda.set_earlier("stored-retention", now + RETENTION_INTERVAL_MS, lambda _: None)
+            return
+        engine.expire_stored(overdue, now)
+        if engine.crowded:
+            engine.agenda.set_earlier("stored-retention", now + 1, lambda _: None)
+
     # -- events -------------------------------------------------------------------------------------------------------
 
     def subscribe(self, listener: Callable[[Event], None], queue: str | None = None) -> Callable[[], None]:
@@ -854,6 +1054,13 @@ class LocalFrame(Broker):
                 self._engine.noticing = bool(self._watchers)
 
         return unsubscribe
+
+
+def unreadable(error: JournalError) -> StorageUnavailable:
+    """What a client is told when the storage cannot be read; nothing was changed."""
+    unavailable = StorageUnavailable("database busy" if error.busy else "reads fail")
+    unavailable.__cause__ = error
+    return unavailable
 
 
 def dlq_from_row_or_none(row: Any, packer: Packer) -> tuple[int, DlqEntry] | None:

@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+import time
 from collections.abc import Callable
 from typing import Protocol
 
-#: No timer sleeps longer than this; it is simply armed again. seconds
-_LONGEST_SLEEP_S = 3600.0
+#: No timer sleeps longer than this; it is simply armed again. So a clock that is set forward delays nothing by more. seconds
+_LONGEST_SLEEP_S = 5.0
 
 #: While each round of the event loop brings more who wait for a commit, it is put off by a round, at most this long. A commit
 #: costs system calls however much it holds: under load one in eight is saved; a lone command waits for one empty round. seconds
@@ -132,7 +133,8 @@ class ThreadHost:
     def __init__(self, name: str = "bunqueue") -> None:
         self._name = name
         self._condition = threading.Condition(threading.Lock())
-        self._wake_at: int | None = None
+        self._wake_at: int | None = None  #: epoch ms: what was asked for, to tell what is earlier
+        self._due = 0.0  #: the same on a clock that is never set, seconds
         self._stopped = False
         self._thread: threading.Thread | None = None
         self._pid = 0
@@ -154,6 +156,7 @@ class ThreadHost:
         with self._condition:
             if self._wake_at is None or self._wake_at > when:
                 self._wake_at = when
+                self._due = time.monotonic() + (when - self._clock()) / 1000 if when else 0.0
                 self._condition.notify()
 
     def _run(self) -> None:
@@ -161,12 +164,12 @@ class ThreadHost:
             with self._condition:
                 while not self._stopped:
                     if self._wake_at is None:
-                        self._condition.wait(_LONGEST_SLEEP_S)
+                        self._condition.wait()
                         continue
-                    delay = self._wake_at - self._clock()
-                    if delay <= 0:
+                    delay = self._due - time.monotonic()
+                    if delay <= 0 or self._wake_at <= self._clock():
                         break
-                    self._condition.wait(min(_LONGEST_SLEEP_S, delay / 1000))
+                    self._condition.wait(min(_LONGEST_SLEEP_S, delay))
                 if self._stopped:
                     return
                 self._wake_at = None

@@ -5,12 +5,13 @@ How they are answered, committed and recovered is in :mod:`bunqueue_core.broker.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from bunqueue_core.answer import Answer
-from bunqueue_core.broker.frame import Claim, LocalFrame, ParkedPull, Wait
-from bunqueue_core.model.errors import BrokerClosed, CommandError, NotFound
+from bunqueue_core.broker.frame import Claim, LocalFrame, ParkedPull, Wait, unreadable
+from bunqueue_core.model.errors import BrokerClosed, CommandError, JournalError, NotFound
 from bunqueue_core.model.job import Job, JobSpec, JobState, failed_reason
 from bunqueue_core.model.requests import (
     Ack,
@@ -59,6 +60,8 @@ class LocalBroker(LocalFrame):
                 pushed = self._engine.push(queue, specs, now)
             except CommandError as error:
                 return Answer.failed(error)
+            except JournalError as error:
+                return Answer.failed(unreadable(error))
             marks = self._engine.marks
             durable = marks.rows > MAX_UNWRITTEN_ROWS or marks.bytes > MAX_UNWRITTEN_BYTES
             if not durable:
@@ -103,17 +106,9 @@ class LocalBroker(LocalFrame):
             if request.wait_ms <= 0:
                 return self._answer(deliveries, now, durable=self._engine.marks.pending and self._buffer is not None)
             answer: Answer[list[Delivery]] = Answer(self)
-            parked = ParkedPull(request, answer, now + request.wait_ms, retry_at)
+            parked = ParkedPull(request, answer, now + request.wait_ms)
             answer.on_cancel(lambda _: self._stop_waiting(parked))
-            queue = self._engine.queues.get(request.queue)
-            waiting = self._parked.setdefault(request.queue, {})
-            waiting[parked] = None
-            if queue is not None:
-                queue.waiters = len(waiting)
-            else:
-                self._engine.awaited[request.queue] = len(waiting)
-            self._schedule(parked, parked.wake_at)
-            self._arm()
+            self._park(parked, retry_at, now)
             if self._engine.events:
                 self._pass_on_events(self._buffer)
             return answer
@@ -167,6 +162,7 @@ class LocalBroker(LocalFrame):
             try:
                 self._check_usable()
                 now = self._now()
+                self._look_at_clocks(now)  # before a lease counts as expired
                 value = function(now)
             except CommandError as error:
                 return Answer.failed(error)
@@ -182,6 +178,8 @@ class LocalBroker(LocalFrame):
 
     def release(self, session: str) -> Answer[int]:
         with self._lock:
+            if not self.is_open:
+                return Answer.of(0)
             now = self._now()
             for waiting in list(self._parked.values()):
                 for parked in [parked for parked in waiting if parked.request.session == session]:
@@ -199,12 +197,12 @@ class LocalBroker(LocalFrame):
         if job is not None:
             view = self._engine.view(job, now)
             if view.result is None and view.state == "completed" and self._journal is not None:
-                return JobView(view.job, view.state, self._journal.read_results([id]).get(id), view.failed_reason)
+                return dataclasses.replace(view, result=self._journal.read_results([id]).get(id))
             return view
         if self._journal is None:
             return None
         row = self._journal.read_jobs([id]).get(id)
-        if row is None or id in self._engine.marks.removed_ids:
+        if row is None or self._engine.marks.hides(id, row.queue):
             return None
         return self._stored_view(row, now, self._journal.read_results([id]).get(id))
 
@@ -231,7 +229,7 @@ class LocalBroker(LocalFrame):
             if journal is not None and known is not None and wants_completed and evicted:
                 wanted = known.completed_count if page.limit is None else page.offset + page.limit
                 for row in journal.read_completed(queue, 0, wanted, page.ascending):
-                    if row.id not in engine.jobs and row.id not in engine.marks.removed_ids:
+                    if row.id not in engine.jobs and not engine.marks.hides(row.id, row.queue):
                         jobs.append(job_from_row(row, tolerate_corrupt=True))
             chosen = engine.paged(jobs, page)
             views = [engine.view(job, now) for job in chosen]
@@ -240,7 +238,7 @@ class LocalBroker(LocalFrame):
                 results = journal.read_results(missing) if missing else {}
                 if results:
                     views = [
-                        JobView(view.job, view.state, results.get(view.job.id, view.result), view.failed_reason)
+                        dataclasses.replace(view, result=results[view.job.id]) if view.job.id in results else view
                         for view in views
                     ]
             return views
@@ -259,10 +257,10 @@ class LocalBroker(LocalFrame):
                     missing.append(id)
             if missing and self._journal is not None and engine.evicted:
                 rows = self._journal.read_jobs(missing)
-                removed = engine.marks.removed_ids
                 for position, id in enumerate(ids):
-                    if id in rows and id not in engine.jobs and id not in removed:
-                        states[position] = logical_state(rows[id], now)
+                    row = rows.get(id)
+                    if row is not None and id not in engine.jobs and not engine.marks.hides(id, row.queue):
+                        states[position] = logical_state(row, now)
             return states
 
         return self._query(look_up)
@@ -275,9 +273,9 @@ class LocalBroker(LocalFrame):
                 missing = [id for id, result in zip(ids, results, strict=True) if result is None]
                 stored = self._journal.read_results(missing) if missing else {}
                 if stored:
-                    removed = self._engine.marks.removed_ids
+                    hides = self._engine.marks.hides
                     results = [
-                        result if result is not None or id in removed else stored.get(id)
+                        result if result is not None or hides(id) else stored.get(id)
                         for id, result in zip(ids, results, strict=True)
                     ]
             return results
@@ -302,7 +300,10 @@ class LocalBroker(LocalFrame):
     def wait(self, id: str, timeout_ms: int) -> Answer[tuple[bool, bytes | None]]:
         with self._lock:
             now = self._now()
-            view = self._view(id, now)
+            try:
+                view = self._view(id, now)
+            except JournalError as error:
+                return Answer.failed(unreadable(error))
             if view is None:
                 return Answer.failed(NotFound("Job not found"))
             if view.state == "completed":
@@ -453,7 +454,12 @@ class LocalBroker(LocalFrame):
         return self._change(push)
 
     def update_parent(self, child_id: str, parent_id: str) -> Answer[None]:
-        return self._change(lambda now: self._engine.update_parent(child_id, parent_id, now))
+        def update(now: int) -> None:
+            if self._journal is not None and self._engine.evicted and child_id not in self._engine.jobs:
+                self._adopt(self._journal, {child_id})
+            self._engine.update_parent(child_id, parent_id, now)
+
+        return self._change(update)
 
     def remove_child_dependency(self, child_id: str) -> Answer[bool]:
         return self._change(lambda now: self._engine.remove_child_dependency(child_id, now))

@@ -7,7 +7,6 @@ changes everything it says. Whoever calls it holds the one lock that guards it.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -26,10 +25,20 @@ from bunqueue_core.storage.changes import FLOW_FAILURE_TABLE, LOG_TABLE, QueueRo
 from bunqueue_core.storage.records import dlq_config_map
 
 if TYPE_CHECKING:
+    from bunqueue_core.engine.dependencies import StaleChildren
     from bunqueue_core.plugins.drivers import BackoffStrategy
 
 #: A silent job is stalled only after two looks, this many ms apart, so that one late heartbeat costs nothing.
 STALL_CONFIRM_MS: Final = 5_000
+
+#: Places of a job that has not ended.
+LIVE: Final = (Location.READY, Location.GATED, Location.PARKED, Location.ACTIVE)
+
+#: Deduplication keys of a queue that are kept without a look whether they still mean anything.
+MIN_UNIQUE_BOUND: Final = 1_024
+
+#: Largest integer that a float stands for exactly.
+_EXACT: Final = 2**53
 
 #: Prefix of the deduplication key of jobs that a schedule makes; such a job is dropped, not retried, when its delivery is lost.
 CRON_KEY_PREFIX: Final = "cron:"
@@ -92,10 +101,24 @@ class EngineBase:
         self.woken: dict[str, None] = {}  #: queues with parked pulls where something became claimable
         self.sessions: dict[str, dict[str, Job]] = {}
         self.results: dict[str, bytes] = {}
-        self.completed_order: deque[Job] = deque()
+        self.completed_order: dict[str, Job] = {}  #: completed jobs in memory, of all queues, oldest first
         self.completed_in_memory = 0
+        self.evict_above = settings.max_completed_jobs  #: completed jobs in memory at which some of them are let go
         self.dependents: dict[str, dict[str, None]] = {}  #: gated jobs by each of their dependencies, met or not
         self.unmet_counts: dict[str, int] = {}  #: how many dependencies a gated job still waits for
+        self.blocked: dict[
+            str, dict[str, None]
+        ] = {}  #: gated jobs by what they wait for that cannot complete by itself
+        self.stale_children: dict[
+            str, StaleChildren
+        ] = {}  #: jobs whose payload does not name all of their children yet
+        self.dropped: dict[
+            str, dict[str, None]
+        ] = {}  #: failed children that a gated job goes on without, still in its depends_on
+        self.doomed: dict[str, None] = {}  #: jobs that others wait for and that may not be able to complete any more
+        self.maybe_empty: dict[str, None] = {}  #: queues of which perhaps nothing is left
+        self.tidying = False  #: a look at them is planned
+        self.chores = False  #: one of the two is to be seen to when the verb is over
         self.proofs: dict[str, str] = {}  #: completed jobs whose record is gone, with their queue; oldest first
         self.child_failures: dict[
             str, dict[str, tuple[str, str, str]]
@@ -113,9 +136,17 @@ class EngineBase:
         self.unstored_metrics: dict[tuple[tuple[str, str], int], None] = {}  #: ((queue, type), minute)
         self.repeat_links: dict[str, str] = {}  #: completed repeat job → its successor
         self.completed_expiry: list[tuple[int, str]] = []  #: heap: when a completed job is forgotten
+        self.expiry_bound = 1_024  #: size of that heap at which dead entries are dropped
+        self.overdue: dict[str, None] = {}  #: jobs that have outlived their age and that only the journal holds
+        self.crowded: dict[
+            str, int
+        ] = {}  #: queues with more completed jobs than that number to keep, the oldest in the journal
+        self.letter_times: list[tuple[int, int, str, str]] = []  #: heap: (when, row id, queue, job id) of dead letters
+        self.letters = 0  #: dead letters of all queues
         self.webhooks: dict[str, Webhook] = {}  #: by id, in order of registration
         self.totals = Totals()
         self.next_dlq_id = 1
+        self.marks.prepare = self.before_commit
 
     # -- queues -------------------------------------------------------------------------------------------------------
 
@@ -134,12 +165,29 @@ class EngineBase:
         if queue.waiters:
             self.woken[queue.name] = None
 
+    def loosen(self, name: str) -> None:
+        """Something of a queue has gone; perhaps it was the last."""
+        self.maybe_empty[name] = None
+        if not self.tidying:
+            self.chores = True
+
+    def doom(self, id: str) -> None:
+        """Job ``id``, for which others wait, cannot complete by itself any more."""
+        self.doomed[id] = None
+        self.chores = True
+
+    def do_chores(self, now: int) -> None:
+        """What a verb leaves to be done at its end: filled in by the families of verbs."""
+
     def mark_queue(self, queue: QueueState) -> None:
         """Have the queue's controls written."""
         if not self.marks.enabled:
+            if queue.default_controls:
+                self.loosen(queue.name)
             return
         if queue.default_controls:
             self.marks.queue(queue.name, None)
+            self.loosen(queue.name)
             return
         rate, stall = queue.rate, queue.stall
         self.marks.queue(
@@ -228,7 +276,7 @@ class EngineBase:
 
     def release_key_finally(self, queue: QueueState, job: Job) -> None:
         """Free the key of a job that has ended; only a window goes on."""
-        if job.unique_key is not None and job.options.dedup_scope != "window":
+        if job.unique_key is not None and not _has_window(job):
             self._free_key(queue, job)
 
     @staticmethod
@@ -239,10 +287,37 @@ class EngineBase:
                 del queue.unique[job.unique_key]
 
     def claim_key(self, queue: QueueState, job: Job, now: int) -> None:
-        """Make ``job`` the owner of its deduplication key."""
+        """Make ``job`` the owner of its deduplication key, for its time to live from ``now`` on."""
         if job.unique_key is not None:
             ttl = job.options.dedup_ttl_ms
-            queue.unique[job.unique_key] = UniqueKey(job.id, None if ttl is None else now + ttl)
+            queue.unique[job.unique_key] = UniqueKey(job.id, None if ttl is None else now + ttl, _has_window(job))
+            if len(queue.unique) > queue.unique_bound:
+                self._sweep_keys(queue, now)
+
+    def reclaim_key(self, queue: QueueState, job: Job, now: int) -> bool:
+        """Make a job that comes back from its end the owner of its key again. False if another live job owns it.
+
+        A window that another job has opened meanwhile stays that job's.
+        """
+        if job.unique_key is None:
+            return True
+        entry = queue.unique.get(job.unique_key)
+        if entry is not None and entry.job_id != job.id and not entry.expired(now):
+            owner = self.jobs.get(entry.job_id)
+            if owner is not None and owner.location in LIVE:
+                return False
+            if entry.window:
+                return True
+        self.claim_key(queue, job, now)
+        return True
+
+    def _sweep_keys(self, queue: QueueState, now: int) -> None:
+        """Drop the keys that have expired or whose owner is gone, so that their number follows that of live owners."""
+        for key, entry in list(queue.unique.items()):
+            owner = self.jobs.get(entry.job_id)
+            if entry.expired(now) or not (entry.window or (owner is not None and owner.location in LIVE)):
+                del queue.unique[key]
+        queue.unique_bound = 2 * len(queue.unique) + MIN_UNIQUE_BOUND
 
     # -- back into the run set ----------------------------------------------------------------------------------------
 
@@ -265,6 +340,20 @@ class EngineBase:
         job.location = Location.GONE
         self.jobs[job.id] = copy
         return copy
+
+    def reschedule(self, job: Job, run_at: int, now: int) -> Job:
+        """Move a job of the run set in time. Gives the object that stands for it now."""
+        queue = self.queue(job.queue)
+        self.own_timeline(job)
+        queue.remove(job)
+        if job.where:
+            job = self.replace(job)
+        job.run_at = run_at
+        job.location = Location.READY
+        queue.insert(job, now)
+        self.marks.changed(job)
+        self.wake(queue)
+        return job
 
     def own_timeline(self, job: Job) -> None:
         """Make the timeline explicit before a change after which it could not be derived any more."""
@@ -315,6 +404,8 @@ class EngineBase:
         job.location = Location.DEAD
         self.marks.removed(job)
         self.results.pop(job.id, None)
+        if job.id in self.dependents:
+            self.doom(job.id)
         self.add_dead_letter(queue, entry)
         if self.noticing:
             self.notice("dlq:added", queue=queue.name, jobId=job.id, reason=reason)
@@ -327,6 +418,7 @@ class EngineBase:
             self.next_dlq_id += 1
             self.marks.dead_letter(row_id, entry)
         queue.dlq[entry.job.id] = (row_id, entry)
+        self.letters += 1
         self.trim_dead_letters(queue)
         self.plan_dead_letter(queue, entry)
 
@@ -340,9 +432,15 @@ class EngineBase:
 
     def forget_dead_letter(self, queue: QueueState, id: str) -> DlqEntry:
         """Remove a dead letter and everything known of its job."""
-        row_id, entry = queue.dlq.pop(id)
-        self.marks.dead_letter_removed(row_id)
+        entry = self.take_dead_letter(queue, id)
         self.forget(entry.job)
+        return entry
+
+    def take_dead_letter(self, queue: QueueState, id: str) -> DlqEntry:
+        """Take a job out of the dead letters."""
+        row_id, entry = queue.dlq.pop(id)
+        self.letters -= 1
+        self.marks.dead_letter_removed(row_id)
         return entry
 
     def forget(self, job: Job) -> None:
@@ -358,6 +456,9 @@ class EngineBase:
             self.marks.table_removed(LOG_TABLE, job.id)
         if job.id in self.child_failures:
             self.clear_child_failures(job.id)
+        if job.id in self.dependents:
+            self.doom(job.id)
+        self.loosen(job.queue)
         self.ended(job)
 
     def clear_child_failures(self, parent_id: str) -> None:
@@ -392,6 +493,9 @@ class EngineBase:
 
     # -- filled in by the families of verbs ---------------------------------------------------------------------------
 
+    def before_commit(self) -> None:
+        """Bring up to date what is kept behind, before rows are built."""
+
     def count_metric(self, queue: QueueState, type: str, now: int) -> None:
         """Count a completion or final failure in the queue's minute buckets."""
 
@@ -421,8 +525,14 @@ _STATE_NAMES: Final = {
 }
 
 
+def _has_window(job: Job) -> bool:
+    """The job's deduplication key stays taken for its time to live, whatever becomes of the job."""
+    return job.options.dedup_scope == "window" and job.options.dedup_ttl_ms is not None
+
+
 def _whole(value: float) -> Any:
-    return int(value) if float(value).is_integer() else value
+    """A whole number as an integer, where that is exact: a storage may have no larger ones."""
+    return int(value) if abs(value) <= _EXACT and float(value).is_integer() else value
 
 
 def _bound(memory: dict[str, Any], limit: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
+from itertools import islice
 from typing import Any, Final
 
 from bunqueue_core.engine.base import CRON_KEY_PREFIX, STALL_CONFIRM_MS
@@ -28,6 +29,9 @@ from bunqueue_core.model.rules import check_text, stack_lines
 
 #: Error of a job that ran longer than its ``timeout``.
 TIMEOUT_ERROR: Final = "Job timeout exceeded"
+
+#: When something that was due and failed is tried again, ms.
+AGAIN_MS: Final = 60_000
 
 _FAR: Final = 2**62
 
@@ -120,9 +124,7 @@ class Consuming(Producing):
             session[job.id] = job
             job.session = request.session
         if job.unique_key is not None and job.options.dedup_scope == "waiting":
-            owner = queue.unique.get(job.unique_key)
-            if owner is not None and owner.job_id == job.id:
-                del queue.unique[job.unique_key]
+            self._free_key(queue, job)
         self.timers.add(job, self._deadline(queue, job))
         self.marks.moved(job)
         if self.listening:
@@ -194,6 +196,25 @@ class Consuming(Producing):
         for job in queue.active.values():
             self.timers.remove(job)
             self.timers.add(job, self._deadline(queue, job))
+
+    def clock_set(self, jump_ms: int) -> None:
+        """The clock jumped (back, where negative): move with it what is measured on it of active jobs."""
+        for queue in self.queues.values():
+            for job in queue.active.values():
+                if job.started_at is not None:
+                    job.started_at += jump_ms
+                if job.lease is not None:
+                    job.lease.created_at += jump_ms
+        self.grant(jump_ms)
+
+    def grant(self, ms: int) -> None:
+        """Let leases and silences of all active jobs last ``ms`` longer: for that long nobody could have renewed."""
+        for queue in self.queues.values():
+            for job in queue.active.values():
+                job.last_heartbeat += ms
+                if job.lease is not None:
+                    job.lease.expires_at += ms
+            self.rearm(queue)
 
     def _lease_expired(self, queue: QueueState, job: Job, lease: Lease, now: int) -> None:
         if self.noticing:
@@ -351,10 +372,10 @@ class Consuming(Producing):
                 self.marks.result(job.id, result, now)
             queue.completed[job.id] = job
             queue.completed_count += 1
-            self.completed_order.append(job)
+            self.completed_order[job.id] = job
             self.completed_in_memory += 1
-            if self.completed_in_memory > self.settings.max_completed_jobs:
-                self._evict_completed()
+            if self.completed_in_memory > self.evict_above:
+                self._evict_completed(now)
             if self.settings.persistent and len(self.results) > self.settings.max_results:
                 self._evict_results()
         self.ended(job, completed=True)
@@ -376,27 +397,34 @@ class Consuming(Producing):
         if job.options.repeat is not None:
             self.repeat(queue, job, now)
 
-    def _evict_completed(self) -> None:
-        """Let the oldest tenth of the completed jobs go; with a journal they remain readable there."""
-        count = max(1, self.settings.max_completed_jobs // 10)
+    def _evict_completed(self, now: int) -> None:
+        """Let the oldest tenth of the completed jobs go; with a journal they remain readable there.
+
+        Without one, what live jobs still need of them stays: that they completed, and their results.
+        """
+        limit = self.settings.max_completed_jobs
+        count = max(1, limit // 10)
         order = self.completed_order
-        while count and order:
-            job = order.popleft()
-            if job.location != Location.COMPLETED or self.jobs.get(job.id) is not job:
-                continue
-            count -= 1
+        # What is not on disk yet can be read nowhere else.
+        for job in [] if self.marks.in_flight else list(islice(order.values(), count)):
             queue = self.queues[job.queue]
-            if self.settings.persistent:
-                if job.dirty or self.dependents.get(job.id):
-                    order.append(job)
-                    continue
-                queue.completed.pop(job.id, None)
+            if not self.settings.persistent:
+                if self.dependents.get(job.id):
+                    self.keep_evidence(job, now)
+                self.forget_completed(queue, job)
+            elif job.dirty or self.dependents.get(job.id):
+                del order[job.id]
+                order[job.id] = job  # the next ones are looked at meanwhile
+            else:
+                del queue.completed[job.id]
+                del order[job.id]
                 self.completed_in_memory -= 1
                 self.evicted = True
                 self.results.pop(job.id, None)
                 del self.jobs[job.id]
-            else:
-                self.forget_completed(queue, job)
+        self.evict_above = limit
+        if self.completed_in_memory > limit:
+            self.evict_above = self.completed_in_memory + count
 
     def _evict_results(self) -> None:
         """Let the oldest tenth of the results go; they are read from the journal from then on."""
@@ -608,8 +636,13 @@ class Consuming(Producing):
         if job.location != Location.ACTIVE or (job.lease.token if job.lease is not None else None) != token:
             return False
         queue = self.queues[job.queue]
+        key = queue.unique.get(job.unique_key) if job.unique_key is not None else None
         self.leave_active(queue, job)
-        self.claim_key(queue, job, now)
+        if job.unique_key is not None and job.unique_key not in queue.unique:
+            if key is not None:
+                queue.unique[job.unique_key] = key  # it was this job's all the time
+            elif job.options.dedup_scope == "waiting":
+                self.claim_key(queue, job, now)
         job.started_at = None
         if job.timeline and job.timeline[-1]["state"] == "active":
             job.timeline.pop()
@@ -665,15 +698,29 @@ class Consuming(Producing):
     def due(self, now: int, at_most: int = 1000) -> int:
         """Do what is due, at most ``at_most`` things, so that one call never blocks others for long. Gives their number."""
         done = 0
-        for job in self.timers.due(now, at_most):
-            self.job_due(job, now)
-            done += 1
+        jobs = self.timers.due(now, at_most)
+        try:
+            for job in jobs:
+                self.job_due(job, now)
+                done += 1
+        except BaseException:
+            for job in jobs[done:]:  # the one that failed, and those that were not looked at
+                if job.location == Location.ACTIVE and not job.timer:
+                    self.timers.add(job, now + AGAIN_MS)
+            raise
         while done < at_most:
-            action = self.agenda.due(now)
-            if action is None:
+            due = self.agenda.due(now)
+            if due is None:
                 break
-            action(now)
+            name, action = due
+            try:
+                action(now)
+            except BaseException:
+                self.agenda.set_earlier(name, now + AGAIN_MS, action)
+                raise
             done += 1
+        if self.chores:
+            self.do_chores(now)
         return done
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import heapq
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 from bunqueue_core.engine.consume import Consuming
 from bunqueue_core.engine.deadletters import DeadLetters
 from bunqueue_core.engine.dependencies import FLOW_KEYS
 from bunqueue_core.engine.inspect import Inspecting
-from bunqueue_core.engine.limits import DEFAULT_RATE_DURATION_MS, ConcurrencyLimiter, RateLimiter
+from bunqueue_core.engine.limits import DEFAULT_RATE_DURATION_MS, NEVER_MS, ConcurrencyLimiter, RateLimiter
 from bunqueue_core.engine.queue import QueueState
 from bunqueue_core.model.errors import Conflict, NotFound, ValidationError
 from bunqueue_core.model.job import Job, Location
@@ -26,6 +28,9 @@ MAX_LOGS = 100
 
 #: Jobs whose logs are kept in memory; those of others are read from the journal.
 MAX_LOGGED_JOBS = 10_000
+
+#: Queues of which something has gone are looked at so often, whether anything is left of them, ms.
+TIDY_INTERVAL_MS: Final = 10_000
 
 #: Links from a completed repeat job to its successor that are remembered, for updates that come late.
 MAX_REPEAT_LINKS = 10_000
@@ -119,9 +124,8 @@ class Controlling(Consuming, DeadLetters, Inspecting):
         def age(job: Job) -> int:
             return job.completed_at or job.created_at if completed else job.created_at
 
-        old = [job for job in jobs if age(job) <= before and not (completed and self.dependents.get(job.id))]
-        old.sort(key=lambda job: (age(job), job.id))
-        return old[:limit]
+        old = (job for job in jobs if age(job) <= before and not (completed and self.dependents.get(job.id)))
+        return heapq.nsmallest(limit, old, key=lambda job: (age(job), job.id))
 
     def obliterate(self, name: str) -> None:
         """Remove a queue with everything in it, active jobs included."""
@@ -138,13 +142,11 @@ class Controlling(Consuming, DeadLetters, Inspecting):
             self.forget_completed(queue, job)
         for id in list(queue.dlq):
             self.forget_dead_letter(queue, id)
-        for id in [id for id, owner in self.proofs.items() if owner == name]:
-            self.proofs_discard(id)
+        self.lose_proofs(name)
         for group in queue.groups.by_id.values() if queue.groups is not None else ():
             if group.has_policy:
                 self.marks.table_removed(GROUP_TABLE, name, group.id)
         self._forget_metrics(name)
-        self.agenda.clear(f"dlq:{name}")
         self.marks.obliterated(name)
         self.marks.queue(name, None)
         if queue.waiters:
@@ -155,12 +157,36 @@ class Controlling(Consuming, DeadLetters, Inspecting):
         """Forget a queue's name once nothing is left of it."""
         if not queue.empty:
             return False
-        self._forget_metrics(queue.name)
         self.marks.queue(queue.name, None)
         del self.queues[queue.name]
         if self.noticing:
             self.notice("queue:removed", queue=queue.name)
         return True
+
+    # -- at the end of a verb -----------------------------------------------------------------------------------------
+
+    def do_chores(self, now: int) -> None:
+        self.chores = False
+        if self.doomed:
+            self.report_blocked(now)
+        if self.maybe_empty and not self.tidying:
+            self.tidying = True
+            self.agenda.set("empty-queues", now + TIDY_INTERVAL_MS, self._forget_empty_queues)
+
+    def _forget_empty_queues(self, now: int) -> None:
+        """Forget the names of queues of which nothing is left, and groups whose windows have ended."""
+        names, self.maybe_empty = self.maybe_empty, {}
+        self.tidying = False
+        for name in names:
+            queue = self.queues.get(name)
+            if queue is None:
+                continue
+            if queue.groups is not None:
+                queue.groups.prune(now)
+            if not self.forget_empty_queue(queue) and queue.groups is not None and queue.groups.lingering:
+                self.loosen(name)
+        if self.maybe_empty:
+            self.do_chores(now)
 
     # -- single jobs --------------------------------------------------------------------------------------------------
 
@@ -194,7 +220,7 @@ class Controlling(Consuming, DeadLetters, Inspecting):
         job = self.jobs.get(id)
         if job is None or job.location != Location.READY or job.run_at <= now:
             raise NotFound("Job not found or not delayed")
-        self._run_at(job, now, now)
+        self.reschedule(job, now, now)
 
     def promote_jobs(self, name: str, count: int | None, now: int) -> int:
         """Make delayed jobs ready, oldest first. Gives their number."""
@@ -205,22 +231,8 @@ class Controlling(Consuming, DeadLetters, Inspecting):
         delayed = sorted(queue.delayed_jobs(), key=lambda job: (job.created_at, job.id))
         chosen = delayed if count is None else delayed[: max(0, count)]
         for job in chosen:
-            self._run_at(job, now, now)
+            self.reschedule(job, now, now)
         return len(chosen)
-
-    def _run_at(self, job: Job, run_at: int, now: int) -> Job:
-        """Move a queued job in time."""
-        queue = self.queue(job.queue)
-        self.own_timeline(job)
-        queue.remove(job)
-        if job.where:
-            job = self.replace(job)
-        job.run_at = run_at
-        job.location = Location.READY
-        queue.insert(job, now)
-        self.marks.changed(job)
-        self.wake(queue)
-        return job
 
     def change_delay(self, id: str, delay_ms: int, token: str | None, now: int) -> bool:
         """Set when a queued job runs, or hand an active one back until then. False if it is neither."""
@@ -229,7 +241,7 @@ class Controlling(Consuming, DeadLetters, Inspecting):
             return False
         run_at = now + delay_ms
         if job.location == Location.READY:
-            self._run_at(job, run_at, now)
+            self.reschedule(job, run_at, now)
             return True
         self.check_lease(job, token)
         self._hand_back(job, run_at, now)
@@ -257,7 +269,7 @@ class Controlling(Consuming, DeadLetters, Inspecting):
             job = self._hand_back(job, now, now)
             self.emit("waiting", job, now, prev="active")
         elif state == "delayed":
-            self._run_at(job, now, now)
+            self.reschedule(job, now, now)
         elif state == "failed":
             queue = self.queue(job.queue)
             entry = queue.dlq.get(id)
@@ -307,6 +319,8 @@ class Controlling(Consuming, DeadLetters, Inspecting):
             job = self.jobs.get(self.repeat_links[id])
         if job is None or job.location in (Location.COMPLETED, Location.DEAD):
             raise NotFound("Job not found or cannot be updated")
+        if id in self.stale_children:
+            self.tell_children(job)
         if job.data is not None and b"__" in job.data:
             present = decode(job.data)
             kept = {key: present[key] for key in FLOW_KEYS if key in present} if isinstance(present, dict) else {}
@@ -339,19 +353,19 @@ class Controlling(Consuming, DeadLetters, Inspecting):
         parent = self.jobs.get(id)
         if parent is None:
             return
+        gone: set[str] = set()
         for child_id in parent.children_ids:
             child = self.jobs.get(child_id)
             if child is None or child.location not in (Location.READY, Location.GATED, Location.PARKED):
                 continue
-            others = [waiter for waiter in self.dependents.get(child_id, ()) if waiter != id]
-            if others:
+            gone.add(child_id)
+            if any(waiter != id for waiter in self.dependents.get(child_id, ())):
                 self.detach(child)
             else:
                 self.emit("removed", child, now, prev="waiting")
                 self.remove_queued(child)
-            current = self.jobs.get(id)
-            if current is not None and current.location == Location.GATED:
-                self.drop_child(current, child_id, now)
+        if gone and parent.location == Location.GATED:
+            self.drop_children(parent, gone, now)
 
     # -- deduplication keys -------------------------------------------------------------------------------------------
 
@@ -387,8 +401,8 @@ class Controlling(Consuming, DeadLetters, Inspecting):
     def set_rate_limit(self, name: str, limit: float, duration_ms: int | None, ttl_ms: int | None, now: int) -> None:
         """At most ``limit`` deliveries per ``duration_ms`` (default 1000); gone after ``ttl_ms``. The bucket starts full."""
         queue = self.queue(name)
-        expires_at = now + ttl_ms if ttl_ms else None
-        queue.rate = RateLimiter(limit, duration_ms or DEFAULT_RATE_DURATION_MS, expires_at, now)
+        expires_at = now + min(ttl_ms, NEVER_MS) if ttl_ms else None
+        queue.rate = RateLimiter(limit, min(duration_ms or DEFAULT_RATE_DURATION_MS, NEVER_MS), expires_at, now)
         self.mark_queue(queue)
         self.wake(queue)
 
@@ -530,6 +544,7 @@ class Controlling(Consuming, DeadLetters, Inspecting):
         group.blocked_until = now + duration_ms
         groups.changed(group)
         groups.forget_idle(group)
+        self.loosen(name)
         self.wake(queue)  # the block may end earlier than the one before
 
     def _group_changed(self, queue: QueueState, group_id: str) -> None:
@@ -550,6 +565,7 @@ class Controlling(Consuming, DeadLetters, Inspecting):
         else:
             self.marks.table_removed(GROUP_TABLE, queue.name, group_id)
             groups.forget_idle(group)
+            self.loosen(queue.name)
         groups.changed(group)
         self.wake(queue)
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterable
 from itertools import islice
-from typing import Any
+from typing import Any, Final
 
 from bunqueue_core.engine.dependencies import DependencyRules
 from bunqueue_core.engine.queue import QueueState
@@ -21,6 +22,18 @@ DLQ_REASONS = (
     "worker_lost",
     "unknown",
 )
+
+
+#: Dead letters that are removed or retried by the clock before others get a turn.
+LETTERS_AT_ONCE: Final = 1_000
+
+#: Entries that the heap of times may hold beside four for each dead letter.
+_COMPACT_AT: Final = 1_024
+
+#: Longest pause between two automatic retries, ms.
+YEAR_MS: Final = 31_536_000_000
+
+_MAX_DOUBLINGS: Final = 62
 
 
 class DeadLetters(DependencyRules):
@@ -71,24 +84,16 @@ class DeadLetters(DependencyRules):
     def revive(self, queue: QueueState, entry: DlqEntry, now: int, *, history: RetryHistory | None = None) -> bool:
         """Put a dead letter's job back into the run set. False if its deduplication key belongs to another job by now."""
         job = entry.job
-        if job.unique_key is not None:
-            owner = queue.unique.get(job.unique_key)
-            if (
-                owner is not None
-                and owner.job_id != job.id
-                and owner.job_id in self.jobs
-                and (owner.expires_at is None or owner.expires_at > now)
-            ):
-                return False
-        row_id, _ = queue.dlq.pop(job.id)
-        self.marks.dead_letter_removed(row_id)
+        if not self.reclaim_key(queue, job, now):
+            return False
+        self.take_dead_letter(queue, job.id)
+        self.unblock(job.id)
         job.attempts = 0
         job.stall_count = 0
         job.started_at = None
         job.run_at = job.last_heartbeat = now
         job.history = history
         self.timeline(job, "waiting", now)
-        self.claim_key(queue, job, now)
         job = self.requeue(queue, job, now)
         self.marks.changed(job)
         return True
@@ -134,50 +139,76 @@ class DeadLetters(DependencyRules):
         queue.dlq_config = config
         self.trim_dead_letters(queue)
         self.mark_queue(queue)
+        if config.auto_retry:
+            # Retries whose time came while there were none are due now.
+            for _, entry in queue.dlq.values():
+                if entry.next_retry_at is not None:
+                    self.plan_dead_letter(queue, entry)
 
     # -- by the clock -------------------------------------------------------------------------------------------------
 
     def plan_dead_letter(self, queue: QueueState, entry: DlqEntry) -> None:
         """Wake up when the entry expires or is due for an automatic retry."""
-        times = [at for at in (entry.expires_at, entry.next_retry_at) if at is not None]
+        known = queue.dlq.get(entry.job.id)
+        if known is None:
+            return
+        for at in (entry.expires_at, entry.next_retry_at):
+            if at is not None:
+                heapq.heappush(self.letter_times, (at, known[0], queue.name, entry.job.id))
+        times = self.letter_times
+        if len(times) > 4 * self.letters + _COMPACT_AT:
+            self.letter_times = times = list({time for time in times if self._letter(time) is not None})
+            heapq.heapify(times)
         if times:
-            self.agenda.set_earlier(
-                f"dlq:{queue.name}", min(times), lambda now: self._maintain_dead_letters(queue, now)
-            )
+            self.agenda.set_earlier("dead-letters", times[0][0], self._maintain_dead_letters)
 
-    def _maintain_dead_letters(self, queue: QueueState, now: int) -> None:
-        config = queue.dlq_config
-        expired = retried = 0
-        for job_id, (row_id, entry) in list(queue.dlq.items()):
+    def _letter(self, time: tuple[int, int, str, str]) -> tuple[QueueState, DlqEntry] | None:
+        """The dead letter that an entry of the heap of times is about, if it is still so."""
+        at, row_id, name, id = time
+        queue = self.queues.get(name)
+        known = queue.dlq.get(id) if queue is not None else None
+        if (
+            queue is None
+            or known is None
+            or known[0] != row_id
+            or at not in (known[1].expires_at, known[1].next_retry_at)
+        ):
+            return None
+        return queue, known[1]
+
+    def _maintain_dead_letters(self, now: int) -> None:
+        """Remove dead letters that have expired and retry those whose time has come, a bounded number at a time."""
+        expired: dict[str, int] = {}
+        retried: dict[str, int] = {}
+        looked_at = 0
+        while self.letter_times and self.letter_times[0][0] <= now and looked_at < LETTERS_AT_ONCE:
+            looked_at += 1
+            found = self._letter(heapq.heappop(self.letter_times))
+            if found is None:
+                continue
+            queue, entry = found
             if entry.expires_at is not None and entry.expires_at <= now:
-                self.forget_dead_letter(queue, job_id)
-                expired += 1
-            elif config.auto_retry and _retriable(entry, config, now):
-                retried += self._auto_retry(queue, row_id, entry, now)
+                self.forget_dead_letter(queue, entry.job.id)
+                expired[queue.name] = expired.get(queue.name, 0) + 1
+            elif queue.dlq_config.auto_retry and _retriable(entry, queue.dlq_config, now):
+                if self._auto_retry(queue, queue.dlq[entry.job.id][0], entry, now):
+                    retried[queue.name] = retried.get(queue.name, 0) + 1
+                else:
+                    self.plan_dead_letter(queue, entry)
         if self.noticing:
-            for name, count in (("dlq:auto-retried", retried), ("dlq:expired", expired)):
-                if count:
-                    self.notice(name, queue=queue.name, count=count)
-        following = [
-            at
-            for _, entry in queue.dlq.values()
-            for at in (entry.expires_at, entry.next_retry_at if config.auto_retry else None)
-            if at is not None
-        ]
-        if following:
-            when = max(min(following), now + 1)
-            self.agenda.set(f"dlq:{queue.name}", when, lambda at: self._maintain_dead_letters(queue, at))
+            for notice, counts in (("dlq:auto-retried", retried), ("dlq:expired", expired)):
+                for name, count in counts.items():
+                    self.notice(notice, queue=name, count=count)
+        if self.letter_times:
+            self.agenda.set("dead-letters", max(self.letter_times[0][0], now), self._maintain_dead_letters)
 
     def _auto_retry(self, queue: QueueState, row_id: int, entry: DlqEntry, now: int) -> bool:
         """Retry automatically; if it fails again it comes back as the same letter, with this history. False if it could not."""
         config = queue.dlq_config
         entry.retry_count += 1
         entry.last_retry_at = now
-        entry.next_retry_at = (
-            now + config.auto_retry_interval_ms * 2 ** (entry.retry_count - 1)
-            if entry.retry_count < config.max_auto_retries
-            else None
-        )
+        pause = config.auto_retry_interval_ms << min(entry.retry_count - 1, _MAX_DOUBLINGS)
+        entry.next_retry_at = now + min(pause, YEAR_MS) if entry.retry_count < config.max_auto_retries else None
         history = RetryHistory()
         history.attempts = entry.attempts
         history.entered_at = entry.entered_at
@@ -210,15 +241,9 @@ class DeadLetters(DependencyRules):
 
     def retry_completed(self, queue: QueueState, job: Job, now: int) -> bool:
         """Run a completed job again from the start. False if its deduplication key belongs to another job."""
-        if job.location != Location.COMPLETED:
+        if job.location != Location.COMPLETED or not self.reclaim_key(queue, job, now):
             return False
-        if job.unique_key is not None:
-            owner = queue.unique.get(job.unique_key)
-            if owner is not None and owner.job_id != job.id and owner.job_id in self.jobs:
-                return False
-        if queue.completed.pop(job.id, None) is not None:
-            self.completed_in_memory -= 1
-        queue.completed_count -= 1
+        self.take_completed(queue, job)
         self.evidence_lost(job.id)
         self.results.pop(job.id, None)
         self.marks.removed(job)
@@ -229,7 +254,6 @@ class DeadLetters(DependencyRules):
         job.history = None
         job.run_at = now
         self.timeline(job, "waiting", now)
-        self.claim_key(queue, job, now)
         job = self.requeue(queue, job, now)
         self.marks.changed(job)
         return True

@@ -16,21 +16,27 @@ from bunqueue_core.model.job import Job
 #: Width of a slot, ms: a deadline of an active job is noticed at most this much late.
 SLOT_MS: Final = 50
 
+#: Slots that are kept without a look whether any job is left in them.
+_COMPACT_AT: Final = 4_096
+
 
 class JobTimers:
     """Deadlines of active jobs."""
 
-    __slots__ = ("_heap", "_slots")
+    __slots__ = ("_bound", "_heap", "_slots")
 
     def __init__(self) -> None:
         self._slots: dict[int, dict[str, Job]] = {}
         self._heap: list[int] = []
+        self._bound = _COMPACT_AT  #: number of slots at which those without a job are dropped
 
     def add(self, job: Job, when: int) -> None:
         """Have ``job`` come up at ``when`` (epoch ms)."""
         slot = when // SLOT_MS + 1
         jobs = self._slots.get(slot)
         if jobs is None:
+            if len(self._heap) > self._bound:
+                self._compact()
             jobs = self._slots[slot] = {}
             heapq.heappush(self._heap, slot)
         jobs[job.id] = job
@@ -42,6 +48,12 @@ class JobTimers:
         if jobs is not None:
             jobs.pop(job.id, None)
         job.timer = 0
+
+    def _compact(self) -> None:
+        """Drop slots far ahead whose jobs have all ended: leases of days would leave one for each moment of a delivery."""
+        self._slots = {slot: jobs for slot, jobs in self._slots.items() if jobs}
+        self._heap = sorted(self._slots)
+        self._bound = 2 * len(self._heap) + _COMPACT_AT
 
     def next(self) -> int | None:
         """When the next slot with a job in it comes up (epoch ms)."""
@@ -108,10 +120,10 @@ class Agenda:
             heapq.heappop(heap)
         return None
 
-    def due(self, now: int) -> Action | None:
-        """Take out one action whose time has come."""
+    def due(self, now: int) -> tuple[str, Action] | None:
+        """Take out one action whose time has come, with its name."""
         when = self.next()
         if when is None or when > now:
             return None
         _, _, name = heapq.heappop(self._heap)
-        return self._actions.pop(name)[2]
+        return name, self._actions.pop(name)[2]

@@ -8,10 +8,10 @@ waiters cost.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
-from bunqueue_core.engine.base import EngineBase, _bound
+from bunqueue_core.engine.base import EngineBase
 from bunqueue_core.engine.queue import QueueState
 from bunqueue_core.model.errors import Conflict, NotFound
 from bunqueue_core.model.job import Job, JobSpec, Location, admission_entry, ready_state
@@ -23,6 +23,17 @@ UNKNOWN_ERROR = "unknown error"
 
 #: Payload keys in which clients see the topology of a flow.
 FLOW_KEYS = ("__parentId", "__parentQueue", "__childrenIds", "__flowParentId", "__flowParentIds")
+
+
+class StaleChildren:
+    """A job whose payload does not name all of its children yet, and which ones the job itself names."""
+
+    __slots__ = ("ids", "listed", "parent")
+
+    def __init__(self, parent: Job) -> None:
+        self.parent = parent
+        self.ids = set(parent.children_ids)
+        self.listed = set(parent.depends_on)
 
 
 class DependencyRules(EngineBase):
@@ -63,6 +74,13 @@ class DependencyRules(EngineBase):
         if self.proofs.pop(id, None) is not None:
             self.marks.table_removed(PROOF_TABLE, id)
 
+    def keep_evidence(self, job: Job, now: int) -> None:
+        """Keep of a completed job whose record goes what live jobs need: that it completed, and its result."""
+        self.add_proof(job, now)
+        result = self.results.get(job.id)
+        if result is not None:
+            self.pinned_results[job.id] = (job.queue, result)
+
     # -- the gate -----------------------------------------------------------------------------------------------------
 
     def gate(self, queue: QueueState, job: Job, unmet: Sequence[str]) -> None:
@@ -72,13 +90,21 @@ class DependencyRules(EngineBase):
         self.unmet_counts[job.id] = len(unmet)
         for id in job.depends_on:
             self.dependents.setdefault(id, {})[job.id] = None
+        for id in unmet:
+            dependency = self.jobs.get(id)
+            if dependency is None or dependency.location == Location.DEAD:
+                self.doom(id)
 
     def ungate(self, queue: QueueState, job: Job) -> None:
         """Take a job out of the gate, with its reverse edges."""
         queue.gated.pop(job.id, None)
         self.unmet_counts.pop(job.id, None)
+        self.blocked.pop(job.id, None)
         for id in job.depends_on:
             self.drop_edge(id, job.id)
+        self._settle_dropped(job)
+        if job.id in self.stale_children:
+            self.tell_children(job)
 
     def drop_edge(self, dependency: str, waiter: str) -> None:
         waiters = self.dependents.get(dependency)
@@ -86,6 +112,38 @@ class DependencyRules(EngineBase):
             waiters.pop(waiter, None)
             if not waiters:
                 del self.dependents[dependency]
+        if waiter in self.blocked:
+            self._unblock(waiter, dependency)
+
+    # -- dependencies that cannot complete ----------------------------------------------------------------------------
+
+    def unblock(self, id: str) -> None:
+        """Job ``id`` can complete again."""
+        if self.blocked:
+            for waiter in self.dependents.get(id, ()):
+                self._unblock(waiter, id)
+
+    def _unblock(self, waiter: str, dependency: str) -> None:
+        blockers = self.blocked.get(waiter)
+        if blockers is not None:
+            blockers.pop(dependency, None)
+            if not blockers:
+                del self.blocked[waiter]
+
+    def report_blocked(self, now: int) -> None:
+        """Note for whom jobs that cannot complete any more stand in the way, and tell whoever listens."""
+        doomed, self.doomed = self.doomed, {}
+        for id in doomed:
+            job = self.jobs.get(id)
+            if id in self.proofs or (job is not None and job.location != Location.DEAD):
+                continue
+            for waiter in self.dependents.get(id, ()):
+                blockers = self.blocked.get(waiter)
+                if blockers is not None:
+                    blockers[id] = None
+                    continue
+                self.blocked[waiter] = {id: None}
+                self.emit("blocked", self.jobs[waiter], now, data={"blockedBy": [id]})
 
     def take_out(self, queue: QueueState, job: Job) -> None:
         """Take a waiting job out of the run set, the gate or the park."""
@@ -132,36 +190,64 @@ class DependencyRules(EngineBase):
         if parent.queue != spec.parent_queue:
             raise Conflict(f"Parent job {parent_id} belongs to queue {parent.queue}, not {spec.parent_queue}")
 
-    def link_new_child(self, child: Job, parent_id: str, now: int) -> None:
-        """Let an existing parent wait for a child that has just been admitted."""
-        self.add_child(self.jobs[parent_id], child, now)
-
-    def add_child(self, parent: Job, child: Job, now: int) -> None:
-        """Add an edge; the parent waits if the child has not completed yet."""
+    def add_children(self, parent: Job, children: Sequence[Job], now: int) -> None:
+        """Add edges; the parent waits if one of the children has not completed yet."""
         queue = self.queue(parent.queue)
-        met = self.is_met(child.id)
-        if not met and parent.location != Location.GATED:
+        unmet = [child for child in children if not self.is_met(child.id)]
+        if unmet and parent.location != Location.GATED:
             self.take_out(queue, parent)
             if parent.where:
                 parent = self.replace(parent)
-            parent.location = Location.GATED
-            queue.gated[parent.id] = parent
             self.timeline(parent, "waiting-children", now)
-        if child.id not in parent.children_ids:
-            parent.children_ids = (*parent.children_ids, child.id)
-        if child.id not in parent.depends_on:
-            parent.depends_on = (*parent.depends_on, child.id)
-        if parent.location == Location.GATED:
-            self.unmet_counts[parent.id] = len(self.unmet(parent.depends_on))
-            for id in parent.depends_on:
-                self.dependents.setdefault(id, {})[parent.id] = None
-        self._set_data(parent, {"__childrenIds": list(parent.children_ids)})
+            self.gate(queue, parent, self.unmet(parent.depends_on))
+        new = self._add_edges(parent, children) if parent.location == Location.GATED else children
+        known = self.stale_children.get(parent.id)
+        if known is None:
+            # The payload names the children, too. It is written anew only when somebody looks: children may come one by one.
+            known = self.stale_children[parent.id] = StaleChildren(parent)
+        parent.children_ids = (*parent.children_ids, *[child.id for child in children if child.id not in known.ids])
+        known.ids.update(child.id for child in children)
+        listed = known.listed
+        parent.depends_on = (*parent.depends_on, *[child.id for child in new if child.id not in listed])
+        listed.update(child.id for child in children)
+        if parent.location != Location.GATED:
+            self.tell_children(parent)
         self.marks.changed(parent)
+
+    def _add_edges(self, parent: Job, children: Sequence[Job]) -> list[Job]:
+        """Edges from a gated job to further dependencies. Gives those children that it did not wait for before."""
+        new: list[Job] = []
+        failures = self.child_failures.get(parent.id)
+        for child in children:
+            waiters = self.dependents.setdefault(child.id, {})
+            if parent.id in waiters:
+                continue
+            waiters[parent.id] = None
+            new.append(child)
+            if failures and child.id in failures:
+                # It counts again, whatever became of it before.
+                del failures[child.id]
+                self.marks.table_removed(FLOW_FAILURE_TABLE, parent.id, child.id)
+                self.dropped.get(parent.id, {}).pop(child.id, None)
+            if not self.is_met(child.id):
+                self.unmet_counts[parent.id] += 1
+                if child.location == Location.DEAD:
+                    self.doom(child.id)
+        return new
+
+    def tell_children(self, job: Job) -> None:
+        """Write the ids of a job's children into its payload."""
+        self.stale_children.pop(job.id, None)
+        self._set_data(job, {"__childrenIds": list(job.children_ids) or None})
+
+    def before_commit(self) -> None:
+        for stale in list(self.stale_children.values()):
+            self.tell_children(stale.parent)
 
     def _set_data(self, job: Job, keys: dict[str, Any]) -> None:
         """Set (or with None delete) keys of a payload that is a map; other payloads are left alone."""
         value = decode(job.data) if job.data is not None else {}
-        if not isinstance(value, dict):
+        if not isinstance(value, dict) or (not value and not any(keys.values())):
             return
         for key, item in keys.items():
             if item is None:
@@ -198,7 +284,7 @@ class DependencyRules(EngineBase):
         else:
             self.marks.changed(child)
         if not declared:
-            self.add_child(parent, child, now)
+            self.add_children(parent, [child], now)
         if child.location == Location.DEAD:
             entry = self.queue(child.queue).dlq[child_id][1]
             self.child_failed(child, entry.error or "Child job failed", now)
@@ -219,7 +305,7 @@ class DependencyRules(EngineBase):
         ):
             return False
         self.detach(child)
-        self.drop_child(parent, child_id, now)
+        self.drop_children(parent, {child_id}, now)
         return True
 
     def detach(self, child: Job) -> None:
@@ -227,23 +313,19 @@ class DependencyRules(EngineBase):
         self._set_data(child, {"__parentId": None, "__parentQueue": None})
         self.marks.changed(child)
 
-    def drop_child(self, parent: Job, child_id: str, now: int) -> None:
-        """Remove the edge to a child; the parent starts when nothing is left to wait for."""
-        for id in parent.depends_on:
+    def drop_children(self, parent: Job, ids: Collection[str], now: int) -> None:
+        """Remove the edges of a gated parent to children; it starts when nothing is left to wait for."""
+        self._settle_dropped(parent)
+        kept = [id for id in dict.fromkeys(parent.depends_on) if id not in ids and not self.is_met(id)]
+        for id in set(parent.depends_on).difference(kept):
             self.drop_edge(id, parent.id)
-        parent.children_ids = tuple(id for id in parent.children_ids if id != child_id)
-        parent.depends_on = tuple(self.unmet(id for id in parent.depends_on if id != child_id))
-        self._regate(parent)
-        self._set_data(parent, {"__childrenIds": list(parent.children_ids) or None})
+        parent.depends_on = tuple(kept)
+        self.unmet_counts[parent.id] = len(kept)
+        parent.children_ids = tuple(id for id in parent.children_ids if id not in ids)
+        self.stale_children[parent.id] = StaleChildren(parent)
         self.marks.changed(parent)
-        if not parent.depends_on:
+        if not kept:
             self.promote_parent(parent, now)
-
-    def _regate(self, parent: Job) -> None:
-        """Edges and count of a gated job whose dependencies have changed."""
-        self.unmet_counts[parent.id] = len(self.unmet(parent.depends_on))
-        for id in parent.depends_on:
-            self.dependents.setdefault(id, {})[parent.id] = None
 
     def promote_parent(self, parent: Job, now: int) -> None:
         """Start a parent that a policy or a detachment released: it runs now, whatever its delay was."""
@@ -260,64 +342,120 @@ class DependencyRules(EngineBase):
     # -- failure policies ---------------------------------------------------------------------------------------------
 
     def child_failed(self, child: Job, error: str | None, now: int) -> None:
-        """Apply the policy of a child that failed for good to its parent, if it waits."""
-        options = child.options
-        if child.parent_id is None:
-            return
-        if options.fail_parent_on_failure:
-            mode = "fail"
-        elif options.continue_parent_on_failure:
-            mode = "continue"
-        elif options.ignore_dependency_on_failure:
-            mode = "ignore"
-        elif options.remove_dependency_on_failure:
-            mode = "remove"
-        else:
-            return
-        parent = self.jobs.get(child.parent_id)
-        if parent is None or parent.location not in (Location.READY, Location.GATED, Location.PARKED):
+        """Apply the policy of a child that failed for good to its parent, if it waits.
+
+        A parent that fails with its child is no failure of its own: its policy is not applied to the next generation, which shows
+        what it is blocked by.
+        """
+        parent = self._parent_of_failed(child)
+        if parent is None:
             return
         text = error or UNKNOWN_ERROR
+        if child.options.fail_parent_on_failure:
+            self._fail_parent(parent, f"Child job {child.id} failed: {text}", now)
+        else:
+            self._survive(parent, child, text, now)
+
+    def _parent_of_failed(self, child: Job) -> Job | None:
+        """The parent that a child's failure means something to."""
+        options = child.options
+        if child.parent_id is None or not (
+            options.fail_parent_on_failure
+            or options.continue_parent_on_failure
+            or options.ignore_dependency_on_failure
+            or options.remove_dependency_on_failure
+        ):
+            return None
+        parent = self.jobs.get(child.parent_id)
+        if parent is None or parent.location not in (Location.READY, Location.GATED, Location.PARKED):
+            return None
+        return parent
+
+    def _fail_parent(self, parent: Job, error: str, now: int) -> None:
+        """A parent fails with its child, whatever attempts it has left."""
         queue = self.queue(parent.queue)
-        if mode == "fail":
-            self.take_out(queue, parent)
-            self.release_key(queue, parent)
-            message = f"Child job {child.id} failed: {text}"
-            parent.history = None
-            self.record_attempt(parent, now, "unknown", message)
-            self.bury(queue, parent, now, "unknown", message)
-            self.clear_child_failures(parent.id)
-            self.totals.failed += 1
-            queue.total_failed += 1
-            self.emit("failed", parent, now, error=message, data=_packed(parent))
-            return
-        if mode in ("continue", "ignore"):
-            self.child_failures.setdefault(parent.id, {})[child.id] = (mode, text, child.queue)
-            self.marks.table(FLOW_FAILURE_TABLE, (parent.id, child.id, child.queue, mode, text, now))
+        self.take_out(queue, parent)
+        if parent.where:
+            parent = self.replace(parent)
+        self.release_key_finally(queue, parent)
+        parent.history = None
+        self.record_attempt(parent, now, "unknown", error)
+        self.bury(queue, parent, now, "unknown", error)
+        self.clear_child_failures(parent.id)
+        self.totals.failed += 1
+        queue.total_failed += 1
+        self.count_metric(queue, "failed", now)
+        self.emit("failed", parent, now, error=error, data=_packed(parent))
+
+    def _survive(self, parent: Job, child: Job, error: str, now: int) -> None:
+        """A parent goes on without what a failed child would have given."""
+        options = child.options
+        mode = (
+            "continue"
+            if options.continue_parent_on_failure
+            else "ignore"
+            if options.ignore_dependency_on_failure
+            else "remove"
+        )
+        # What does not start the parent yet is stored as a row of its own: the parent's may be as long as it has children.
+        self.child_failures.setdefault(parent.id, {})[child.id] = (mode, error, child.queue)
+        self.marks.table(FLOW_FAILURE_TABLE, (parent.id, child.id, child.queue, mode, error, now))
         if parent.location != Location.GATED:
             return
         if mode == "continue":
             for id in parent.depends_on:
                 self.drop_edge(id, parent.id)
             parent.depends_on = ()
+            self.dropped.pop(parent.id, None)
             self.promote_parent(parent, now)
             return
+        if parent.id not in self.dependents.get(child.id, ()):
+            return
         self.drop_edge(child.id, parent.id)
-        parent.depends_on = tuple(id for id in parent.depends_on if id != child.id)
-        self._regate(parent)
-        self.marks.changed(parent)
+        self.dropped.setdefault(parent.id, {})[child.id] = None
+        self.unmet_counts[parent.id] -= 1
         if not self.unmet_counts[parent.id]:
             self.promote_parent(parent, now)
+
+    def awaited_by(self, job: Job) -> tuple[str, ...]:
+        """What a job depends on, without the children that it goes on without."""
+        dropped = self.dropped.get(job.id)
+        return job.depends_on if dropped is None else tuple(id for id in job.depends_on if id not in dropped)
+
+    def _settle_dropped(self, job: Job) -> None:
+        """Take the children that a job goes on without off the list of what it depends on."""
+        if job.id in self.dropped:
+            job.depends_on = self.awaited_by(job)
+            del self.dropped[job.id]
+
+    def released_by_failures(self, job: Job) -> bool:
+        """Take from a stored gated job the dependencies that failed since its row was written; True if it starts for that."""
+        failures = self.child_failures.get(job.id)
+        if not failures:
+            return False
+        if any(mode == "continue" for mode, _, _ in failures.values()):
+            job.depends_on = ()
+            return True
+        dropped = {id for id, (mode, _, _) in failures.items() if mode in ("ignore", "remove")}
+        kept = tuple(id for id in job.depends_on if id not in dropped)
+        released = kept != job.depends_on and not self.unmet(kept)
+        job.depends_on = kept
+        return released
 
     # -- completed jobs -----------------------------------------------------------------------------------------------
 
     def forget_completed(self, queue: QueueState, job: Job) -> None:
         """Remove a completed job for good, from memory and storage."""
-        if queue.completed.pop(job.id, None) is not None:
-            self.completed_in_memory -= 1
-        queue.completed_count -= 1
+        self.take_completed(queue, job)
         self.evidence_lost(job.id)
         self.forget(job)
+
+    def take_completed(self, queue: QueueState, job: Job) -> None:
+        """Take a job out of the completed ones."""
+        if queue.completed.pop(job.id, None) is not None:
+            self.completed_in_memory -= 1
+            self.completed_order.pop(job.id, None)
+        queue.completed_count -= 1
 
     def evidence_lost(self, id: str) -> None:
         """Job ``id`` no longer counts as completed (it is used again, or retried): who waits waits for it again."""
@@ -325,8 +463,15 @@ class DependencyRules(EngineBase):
             for waiter in self.dependents.get(id, ()):
                 self.unmet_counts[waiter] += 1
 
-    def bound_memory(self, memory: dict[str, Any]) -> None:
-        _bound(memory, self.settings.max_completed_jobs)
+    def lose_proofs(self, queue: str) -> None:
+        """Forget that jobs of a queue have completed whose records are gone."""
+        for id in [id for id, owner in self.proofs.items() if owner == queue]:
+            self.proofs_discard(id)
+            job = self.jobs.get(id)
+            if id in self.dependents and (job is None or job.location != Location.COMPLETED):
+                self.evidence_lost(id)
+                self.doom(id)
+            self.pinned_results.pop(id, None)
 
 
 def _packed(job: Job) -> Any:

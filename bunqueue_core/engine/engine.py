@@ -6,10 +6,9 @@ from bunqueue_core.engine.control import Controlling
 from bunqueue_core.engine.metrics import Measuring
 from bunqueue_core.engine.recover import Recovering
 from bunqueue_core.engine.repeat import Repeating
-from bunqueue_core.engine.retention import Retaining
 from bunqueue_core.engine.schedules import Scheduling
 from bunqueue_core.engine.webhooks import Registering
 
 
-class Engine(Measuring, Retaining, Repeating, Scheduling, Registering, Controlling, Recovering):
+class Engine(Measuring, Repeating, Scheduling, Registering, Controlling, Recovering):
     """The in-process queue."""

@@ -107,7 +107,8 @@ class Group:
     def live_window(self, now: int) -> Window | None:
         """The window that is open now."""
         window = self.window
-        if window is not None and now >= window.started_at + window.duration_ms:
+        # One that begins in the future was opened before the clock went back.
+        if window is not None and not window.started_at <= now < window.started_at + window.duration_ms:
             window = self.window = None
         return window
 
@@ -270,9 +271,10 @@ class Groups:
             else:
                 del self.by_id[group.id]
 
-    def next_prune(self) -> int | None:
-        """When :meth:`prune` has something to do (epoch ms)."""
-        return self._lingering[0][0] if self._lingering else None
+    @property
+    def lingering(self) -> bool:
+        """Whether :meth:`prune` will have something to do."""
+        return bool(self._lingering)
 
     def left_active(self, group: Group) -> None:
         """A job of the group is no longer active."""

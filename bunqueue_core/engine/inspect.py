@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterable, Iterator, Sequence
+from operator import attrgetter
 
 from bunqueue_core.engine.base import EngineBase
 from bunqueue_core.engine.queue import QueueState
 from bunqueue_core.model.job import Job, JobState, Location, failed_reason
 from bunqueue_core.model.requests import Counts, JobView, Page
+
+_by_age = attrgetter("created_at", "id")
 
 
 class Inspecting(EngineBase):
@@ -16,7 +20,15 @@ class Inspecting(EngineBase):
     def view(self, job: Job, now: int) -> JobView:
         """A copy of the job as queries show it."""
         state: JobState = self.state_in_memory(job, now)  # type: ignore[assignment]
-        return JobView(job.snapshot(), state, self.results.get(job.id), failed_reason(job))
+        if job.location != Location.GATED:
+            return JobView(job.snapshot(), state, self.results.get(job.id), failed_reason(job))
+        if job.id in self.stale_children:
+            self.before_commit()
+        copy = job.snapshot()
+        dropped = self.dropped.get(job.id)
+        if dropped is not None:
+            copy.depends_on = tuple(id for id in job.depends_on if id not in dropped)
+        return JobView(copy, state, None, failed_reason(job), tuple(self.blocked.get(job.id, ())))
 
     def counts(self, name: str, now: int) -> Counts:
         """Jobs of a queue by state."""
@@ -99,9 +111,11 @@ class Inspecting(EngineBase):
     @staticmethod
     def paged(jobs: Iterable[Job], page: Page) -> list[Job]:
         """One page of jobs by creation time, then id; descending order reverses both."""
-        ordered = sorted(jobs, key=lambda job: (job.created_at, job.id), reverse=not page.ascending)
-        end = None if page.limit is None else page.offset + page.limit
-        return ordered[page.offset : end]
+        if page.limit is None:
+            return sorted(jobs, key=_by_age, reverse=not page.ascending)[page.offset :]
+        # Sorting a large queue whole for one page of it would hold up everybody else.
+        choose = heapq.nsmallest if page.ascending else heapq.nlargest
+        return choose(page.offset + page.limit, jobs, key=_by_age)[page.offset :]
 
     def children_values(self, id: str) -> dict[str, bytes]:
         """Results of a job's children by ``queue:id`` (just the id where the child's record is gone)."""
@@ -122,16 +136,3 @@ class Inspecting(EngineBase):
         return {
             f"{queue}:{child}": error for child, (child_mode, error, queue) in failures.items() if child_mode == mode
         }
-
-    def blocked_by(self, job: Job) -> list[str]:
-        """Dependencies that a gated job waits for and that can no longer complete by themselves."""
-        if job.location != Location.GATED:
-            return []
-        blocked: list[str] = []
-        for id in job.depends_on:
-            if id in self.proofs:
-                continue
-            dependency = self.jobs.get(id)
-            if dependency is None or dependency.location == Location.DEAD:
-                blocked.append(id)
-        return blocked

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from bunqueue_core.model.job import Job
@@ -30,6 +30,8 @@ class Marks:
         "_jobs",
         "_obliterated",
         "_queues",
+        "_leaving",
+        "_leaving_queues",
         "_removed",
         "_results",
         "_rows",
@@ -37,7 +39,9 @@ class Marks:
         "bytes",
         "enabled",
         "fresh",
+        "in_flight",
         "pack",
+        "prepare",
     )
 
     def __init__(self, enabled: bool) -> None:
@@ -52,6 +56,10 @@ class Marks:
         self._dlq_removed: dict[int, None] = {}
         self._queues: dict[str, QueueRow | None] = {}
         self._tables: dict[Table, dict[tuple[Any, ...], tuple[Any, ...] | None]] = {}
+        self._leaving: dict[str, None] = {}  #: as _removed, of the change set that is being written
+        self._leaving_queues: dict[str, None] = {}
+        self.in_flight = False  #: a change set was drained and is not known to be written
+        self.prepare: Callable[[], None] | None = None  #: called before rows are built
         self.fresh = 0  #: jobs admitted since the last drain
         self.bytes = 0  #: payload bytes of those
 
@@ -79,10 +87,21 @@ class Marks:
         """Jobs whose rows the next commit writes."""
         return self._jobs
 
-    @property
-    def removed_ids(self) -> Container[str]:
-        """Jobs whose rows the next commit deletes: the journal may still show them."""
-        return self._removed
+    def hides(self, id: str, queue: str | None = None) -> bool:
+        """True if the journal may still show a row of job ``id`` (in ``queue``) that counts as deleted already."""
+        return (
+            id in self._removed
+            or id in self._leaving
+            or (queue is not None and (queue in self._obliterated or queue in self._leaving_queues))
+        )
+
+    def committed(self) -> None:
+        """What was drained last is written."""
+        self.in_flight = False
+        if self._leaving:
+            self._leaving = {}
+        if self._leaving_queues:
+            self._leaving_queues = {}
 
     # -- jobs ---------------------------------------------------------------------------------------------------------
 
@@ -192,6 +211,8 @@ class Marks:
 
         If that fails nothing is forgotten.
         """
+        if self.prepare is not None:
+            self.prepare()
         try:
             return self._drain()
         except Exception:
@@ -217,16 +238,20 @@ class Marks:
                 put.append(rows.put(job))
                 job.stored = True
         # Everything that can fail stands above this line, everything that forgets below it.
-        changes.dlq_put = [rows.dlq(id, entry) for id, entry in self._dlq_put.items()]
-        self._dlq_put = {}
+        if self._dlq_put:
+            changes.dlq_put = [rows.dlq(id, entry) for id, entry in self._dlq_put.items()]
+            self._dlq_put = {}
+        self.in_flight = True
         self._jobs = {}
         self.fresh = 0
         self.bytes = 0
         if self._obliterated:
             changes.obliterated = list(self._obliterated)
+            self._leaving_queues = self._obliterated
             self._obliterated = {}
         if self._removed:
             changes.removed = list(self._removed)
+            self._leaving = self._removed
             self._removed = {}
         if self._results:
             changes.results = list(self._results.values())

@@ -7,15 +7,14 @@ planned, so a refusal of any member leaves nothing behind.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, Literal
+from typing import Literal
 
+from bunqueue_core.engine.base import LIVE, MIN_UNIQUE_BOUND
 from bunqueue_core.engine.dependencies import DependencyRules
 from bunqueue_core.engine.queue import QueueState, UniqueKey
 from bunqueue_core.model.errors import CommandError, Conflict, NotFound
 from bunqueue_core.model.job import DEFAULT_OPTIONS, DURABLE_OPTIONS, Job, JobSpec, JobState, Location
 from bunqueue_core.model.requests import FlowJob, Pushed
-
-_LIVE: Final = (Location.READY, Location.GATED, Location.PARKED, Location.ACTIVE)
 
 PushOutcome = Literal["created", "found", "replaced"]
 
@@ -23,30 +22,68 @@ PushOutcome = Literal["created", "found", "replaced"]
 class _Plan:
     """What one push will do, and what it has decided so far."""
 
-    __slots__ = ("groups", "ids", "jobs", "keys", "known", "outcomes", "removed")
+    __slots__ = (
+        "debounced",
+        "duplicated",
+        "extended",
+        "groups",
+        "ids",
+        "keys",
+        "known",
+        "linked",
+        "outcomes",
+        "removed",
+        "updates",
+        "wanted",
+    )
 
     def __init__(self) -> None:
         self.ids: list[str] = []
         self.outcomes: list[PushOutcome] = []
-        self.jobs: list[_Admission] = []
-        self.known: dict[str, _Admission] = {}  #: planned jobs by id
+        self.known: dict[str, _Admission] = {}  #: planned jobs by id, in order
         self.keys: dict[tuple[str, str], str] = {}  #: planned key owners
         self.removed: set[str] = set()  #: owners that will be replaced
         self.groups: dict[tuple[str, str], int] = {}  #: planned group sizes
+        self.linked: set[str] = set()  #: existing jobs that planned ones are children of
+        self.wanted: set[str] = set()  #: ids that planned jobs depend on
+        self.duplicated: list[Job] = []  #: owners of keys that stand for what was to be added
+        self.extended: list[tuple[UniqueKey, int, str]] = []  #: keys, when they expire from now on, and their owners
+        self.debounced: dict[str, str] = {}  #: planned jobs by debounce id
+        self.updates: dict[
+            str, tuple[JobSpec, int]
+        ] = {}  #: by the id of a debounced job: what it becomes, and when it runs
 
 
 class _Admission:
     """A job to be admitted, and what has to go for it."""
 
-    __slots__ = ("gated", "job", "parent", "replaced", "retired", "unmet")
+    __slots__ = ("job", "parent", "replaced", "retired", "unmet")
 
     def __init__(self, job: Job) -> None:
         self.job = job
         self.unmet: list[str] = []
-        self.gated = False
         self.retired: Job | None = None  #: finished generation of the same custom id
         self.replaced: Job | None = None  #: owner of the deduplication key, to be removed
         self.parent: str | None = None  #: existing job to link to
+
+
+def _is_debounced(spec: JobSpec) -> bool:
+    """The job waits for more of its kind before it runs."""
+    return spec.options.debounce_id is not None and bool(spec.options.debounce_ttl_ms)
+
+
+def _debounced_run(spec: JobSpec, first_at: int, now: int) -> int:
+    """When a debounced job runs (epoch ms) if nothing more comes: its time from now, but not later than its longest wait allows.
+
+    Args:
+        spec: the newest of its kind.
+        first_at: when the first was added (epoch ms).
+        now: epoch ms.
+    """
+    run_at = now + (spec.options.debounce_ttl_ms or 0)
+    if spec.options.debounce_max_wait_ms is not None:
+        run_at = min(run_at, first_at + spec.options.debounce_max_wait_ms)
+    return max(run_at, now)
 
 
 class Producing(DependencyRules):
@@ -120,7 +157,7 @@ class Producing(DependencyRules):
                 self._check_parent(spec, now)
         for spec in specs:
             self._plan_one(plan, name, spec, now)
-        return self._apply(plan, now)
+        return self._apply(plan, name, now)
 
     def _check_dependencies(self, spec: JobSpec, batch: set[str]) -> None:
         for id in spec.depends_on:
@@ -138,12 +175,17 @@ class Producing(DependencyRules):
                 return
             existing = self.jobs.get(custom_id)
             if existing is not None and custom_id not in plan.removed:
-                if existing.location in _LIVE:
+                if existing.location in LIVE:
                     self._found(plan, custom_id)
                     return
                 retired = existing
             if custom_id in self.proofs and self.dependents.get(custom_id):
                 raise Conflict(f"Custom ID {custom_id} still has unresolved dependency consumers")
+        for id in spec.depends_on:
+            if id in plan.removed and id not in plan.known:
+                raise NotFound(f"Dependency job not found: {id}")
+        if spec.parent_queue is not None and spec.parent_id in plan.removed:
+            raise NotFound(f"Parent job not found: {spec.parent_id}")
         replaced: Job | None = None
         outcome: PushOutcome = "created"
         if spec.unique_key is not None:
@@ -155,33 +197,30 @@ class Producing(DependencyRules):
                 outcome = "replaced"
                 if decision.location != Location.ACTIVE:
                     replaced = decision
+        if _is_debounced(spec) and outcome == "created" and self._debounce(plan, name, spec, now):
+            return
         if spec.group_id is not None and outcome == "created":
             self._check_group_size(plan, name, spec)
         admission = _Admission(self._build(name, spec, now))
         admission.retired = retired
         admission.replaced = replaced
         job = admission.job
-        admission.unmet = [
-            id for id in dict.fromkeys(spec.depends_on) if id in plan.known or id == custom_id or not self.is_met(id)
-        ]
-        # A dependency on a member of the same bulk that comes later is unmet too: it is not complete, whatever it replaces.
-        admission.gated = bool(admission.unmet)
-        if admission.gated:
-            job.admitted_as = "waiting-children"
         if spec.parent_queue is not None:
+            assert spec.parent_id is not None
             admission.parent = spec.parent_id
+            plan.linked.add(spec.parent_id)
         if replaced is not None:
-            planned = plan.known.pop(replaced.id, None)
-            if planned is not None:
-                plan.jobs.remove(planned)
+            if plan.known.pop(replaced.id, None) is not None:
                 admission.replaced = None
             else:
                 plan.removed.add(replaced.id)
-        plan.jobs.append(admission)
         plan.known[job.id] = admission
+        plan.wanted.update(spec.depends_on)
         if job.unique_key is not None:
             plan.keys[name, job.unique_key] = job.id
-        if job.group_id is not None and not admission.gated:
+        if _is_debounced(spec):
+            plan.debounced[spec.options.debounce_id or ""] = job.id
+        if job.group_id is not None and all(id not in plan.known and self.is_met(id) for id in spec.depends_on):
             key = (name, job.group_id)
             plan.groups[key] = plan.groups.get(key, 0) + 1
         plan.ids.append(job.id)
@@ -195,6 +234,8 @@ class Producing(DependencyRules):
     def _build(self, name: str, spec: JobSpec, now: int) -> Job:
         created_at = now if spec.timestamp is None else spec.timestamp
         run_at = created_at + spec.delay
+        if _is_debounced(spec):
+            run_at = max(run_at, _debounced_run(spec, now, now))
         state: JobState = "delayed" if run_at > now else ("prioritized" if spec.priority > 0 else "waiting")
         id = spec.custom_id if spec.custom_id is not None else self.ports.new_id()
         job = Job(id, name, spec.name, spec.data, spec.options, spec.priority, created_at, run_at, state, now)
@@ -220,29 +261,79 @@ class Producing(DependencyRules):
             owner = plan.known[planned_id].job
         else:
             entry = queue.unique.get(key) if queue is not None else None
-            if entry is None or (entry.expires_at is not None and entry.expires_at <= now):
+            if entry is None or entry.expired(now):
                 return None
             owner = self.jobs.get(entry.job_id) if entry.job_id not in plan.removed else None
         if options.dedup_replace:
-            if owner is None or owner.location not in _LIVE:
+            if owner is None or owner.location not in LIVE:
                 return None
-            if self.dependents.get(owner.id) or owner.id in spec.depends_on:
+            if (
+                self.dependents.get(owner.id)
+                or owner.id in spec.depends_on
+                or owner.id in plan.wanted
+                or owner.id in plan.linked
+            ):
                 raise Conflict(f"Cannot replace deduplicated job {owner.id} because live jobs depend on it")
             return owner
         if options.dedup_extend and options.dedup_ttl_ms:
             if owner is not None and owner.location == Location.READY:
                 if entry is not None:
-                    entry.expires_at = now + options.dedup_ttl_ms
-                if self.noticing:
-                    self.notice("job:deduplicated", queue=name, jobId=owner.id, strategy="extend")
+                    plan.extended.append((entry, now + options.dedup_ttl_ms, owner.id))
                 return owner.id
+            if entry is not None:
+                entry.expires_at = now + options.dedup_ttl_ms  # as the text says, and as the reference does
             raise Conflict("Duplicate unique_key (extended TTL)")
         if owner is None:
             # Only a window outlives its owner.
-            return entry.job_id if entry is not None and options.dedup_scope == "window" else None
-        if owner.queue in self.queues:
-            self.emit("duplicated", owner, now)
+            window = entry is not None and (entry.window or options.dedup_scope == "window")
+            return entry.job_id if entry is not None and window else None
+        plan.duplicated.append(owner)
         return owner.id
+
+    # -- debounce -----------------------------------------------------------------------------------------------------
+
+    def _debounce(self, plan: _Plan, name: str, spec: JobSpec, now: int) -> bool:
+        """Let the job that waits under the same debounce id take over what ``spec`` says. False if there is none."""
+        debounce_id = spec.options.debounce_id or ""
+        planned = plan.known.get(plan.debounced.get(debounce_id, ""))
+        if planned is not None:
+            job = planned.job
+            job.name, job.data = spec.name, spec.data
+            job.run_at = max(job.created_at, _debounced_run(spec, job.admitted_at, now))
+            self._found(plan, job.id)
+            return True
+        queue = self.queues.get(name)
+        waiting = self._debounced(queue, debounce_id) if queue is not None else None
+        if waiting is None or waiting.id in plan.removed:
+            return False
+        plan.updates[waiting.id] = (spec, _debounced_run(spec, waiting.admitted_at, now))
+        plan.duplicated.append(waiting)
+        self._found(plan, waiting.id)
+        return True
+
+    def _debounced(self, queue: QueueState, debounce_id: str) -> Job | None:
+        """The job that waits, was never tried, and takes over what comes under its debounce id."""
+        job = self.jobs.get(queue.debounced.get(debounce_id, ""))
+        if (
+            job is None
+            or job.queue != queue.name
+            or job.location not in (Location.READY, Location.GATED)
+            or job.attempts
+            or job.options.debounce_id != debounce_id
+            or job.parent_id is not None
+            or job.children_ids
+        ):
+            return None
+        return job
+
+    def _update_debounced(self, id: str, spec: JobSpec, run_at: int, now: int) -> None:
+        job = self.jobs[id]
+        job.name, job.data = spec.name, spec.data
+        if job.location == Location.READY:
+            self.reschedule(job, run_at, now)
+        else:
+            job.run_at = run_at
+            self.marks.changed(job)
 
     def _check_group_size(self, plan: _Plan, name: str, spec: JobSpec) -> None:
         if spec.group_max_size is None:
@@ -255,23 +346,40 @@ class Producing(DependencyRules):
 
     # -- applying -----------------------------------------------------------------------------------------------------
 
-    def _apply(self, plan: _Plan, now: int) -> Pushed:
-        touched: dict[str, QueueState] = {}
-        for admission in plan.jobs:
-            job = admission.job
-            queue = self.queue(job.queue)
+    def _apply(self, plan: _Plan, name: str, now: int) -> Pushed:
+        queue = self.queue(name)
+        for owner in plan.duplicated:
+            self.emit("duplicated", owner, now)
+        for entry, expires_at, id in plan.extended:
+            entry.expires_at = expires_at
+            if self.noticing:
+                self.notice("job:deduplicated", queue=name, jobId=id, strategy="extend")
+        children: dict[str, list[Job]] = {}
+        for admission in plan.known.values():
+            # All that goes goes first: a job that is admitted may wait for one whose earlier generation had completed.
             if admission.retired is not None:
                 self.retire_generation(admission.retired)
             if admission.replaced is not None:
                 self.remove_queued(admission.replaced)
+        for id, admission in plan.known.items():
+            job = admission.job
             if job.custom_id is not None:
-                self.proofs_discard(job.id)
-                self.retired_jobs.pop(job.id, None)
-            self.admit(queue, job, admission.unmet, now)
-            touched[queue.name] = queue
+                self.proofs_discard(id)
+                self.retired_jobs.pop(id, None)
+                self.unblock(id)
+            # A member of the same bulk is not complete, whatever it replaces.
+            unmet = [other for other in dict.fromkeys(job.depends_on) if other in plan.known or not self.is_met(other)]
+            if unmet:
+                job.admitted_as = "waiting-children"
+            self.admit(queue, job, unmet, now)
             if admission.parent is not None:
-                self.link_new_child(job, admission.parent, now)
-        for queue in touched.values():
+                children.setdefault(admission.parent, []).append(job)
+        for parent, jobs in children.items():
+            self.add_children(self.jobs[parent], jobs, now)
+        for id, (spec, run_at) in plan.updates.items():
+            if id not in plan.removed:  # a later member of the same bulk may have taken its place
+                self._update_debounced(id, spec, run_at, now)
+        if plan.known:
             self.wake(queue)
         return Pushed(plan.ids, plan.outcomes)
 
@@ -279,6 +387,8 @@ class Producing(DependencyRules):
         """Publish a new job: index, key, run set or gate, mark, event."""
         self.jobs[job.id] = job
         self.claim_key(queue, job, now)
+        if job.options.debounce_id is not None:
+            self._note_debounced(queue, job.options.debounce_id, job)
         if job.group_id is not None:
             groups = queue.group_set()
             job.group_order = groups.next_order
@@ -292,6 +402,13 @@ class Producing(DependencyRules):
         self.emit("pushed", job, now)
         if unmet and self.noticing:
             self.notice("job:waiting-children", jobId=job.id, queue=queue.name, dependsOn=list(job.depends_on))
+
+    def _note_debounced(self, queue: QueueState, debounce_id: str, job: Job) -> None:
+        debounced = queue.debounced
+        debounced[debounce_id] = job.id
+        if len(debounced) > 2 * queue.queued + MIN_UNIQUE_BOUND:
+            queue.debounced = {key: id for key, id in debounced.items() if self._debounced(queue, key) is not None}
+            queue.debounced[debounce_id] = job.id
 
     def retire_generation(self, job: Job) -> None:
         """Remove a finished job whose custom id is used again, with its result, dead letter and memories."""

@@ -3,26 +3,39 @@
 from __future__ import annotations
 
 import heapq
+from collections import OrderedDict
 from collections.abc import Iterator
+from typing import Final
 
 from bunqueue_core.engine.groups import Groups
 from bunqueue_core.engine.limits import ConcurrencyLimiter, RateLimiter
 from bunqueue_core.engine.ready import DELAYED_SET, LANE, NOWHERE, READY_SET, STALE, ReadySet
-from bunqueue_core.model.job import Job
+from bunqueue_core.model.job import Job, Location
 from bunqueue_core.model.requests import DlqConfig, DlqEntry, StallConfig
 
 DEFAULT_STALL = StallConfig()
 DEFAULT_DLQ = DlqConfig()
 
 
+#: Entries that the heap of times to live may hold beside two for each queued job.
+_COMPACT_AT: Final = 1_024
+
+
 class UniqueKey:
-    """Who owns a deduplication key, and until when (epoch ms; None: as long as the owner is unfinished)."""
+    """Who owns a deduplication key, and until when (epoch ms; None: as long as the owner is unfinished).
 
-    __slots__ = ("expires_at", "job_id")
+    A ``window`` stays until then whatever becomes of its owner.
+    """
 
-    def __init__(self, job_id: str, expires_at: int | None) -> None:
+    __slots__ = ("expires_at", "job_id", "window")
+
+    def __init__(self, job_id: str, expires_at: int | None, window: bool = False) -> None:
         self.job_id = job_id
         self.expires_at = expires_at
+        self.window = window
+
+    def expired(self, now: int) -> bool:
+        return self.expires_at is not None and self.expires_at <= now
 
 
 class QueueState:
@@ -33,6 +46,7 @@ class QueueState:
         "completed",
         "completed_count",
         "concurrency",
+        "debounced",
         "delayed",
         "delayed_count",
         "dlq",
@@ -50,6 +64,7 @@ class QueueState:
         "total_completed",
         "total_failed",
         "unique",
+        "unique_bound",
         "waiters",
     )
 
@@ -65,10 +80,14 @@ class QueueState:
         self.active: dict[str, Job] = {}
         self.gated: dict[str, Job] = {}  #: wait for dependencies
         self.parked: dict[str, Job] = {}  #: moved to waiting-children by hand
-        self.completed: dict[str, Job] = {}  #: completed jobs in memory, oldest first
+        self.completed: OrderedDict[str, Job] = OrderedDict()  #: completed jobs in memory, oldest first
         self.completed_count = 0  #: completed jobs that are retained anywhere
-        self.dlq: dict[str, tuple[int, DlqEntry]] = {}  #: (row id, entry) by job id, in order of entry
+        self.dlq: OrderedDict[str, tuple[int, DlqEntry]] = (
+            OrderedDict()
+        )  #: (row id, entry) by job id, in order of entry
         self.unique: dict[str, UniqueKey] = {}
+        self.unique_bound = 1_024  #: number of keys at which those that mean nothing any more are dropped
+        self.debounced: dict[str, str] = {}  #: by debounce id: the job that waits for the last of its adds
         self.paused = False
         self.rate: RateLimiter | None = None
         self.concurrency: ConcurrencyLimiter | None = None
@@ -80,6 +99,11 @@ class QueueState:
         self.total_failed = 0
 
     # -- the run set --------------------------------------------------------------------------------------------------
+
+    @property
+    def claimable(self) -> int:
+        """Jobs that a pull could claim now if no limit stood against it."""
+        return self.ready.size + (self.groups.ready if self.groups is not None else 0)
 
     @property
     def queued(self) -> int:
@@ -96,6 +120,8 @@ class QueueState:
             self._insert_ready(job)
         if job.options.ttl_ms is not None:
             heapq.heappush(self.expiring, (job.created_at + job.options.ttl_ms + 1, job.id, job))
+            if len(self.expiring) > 2 * self.queued + _COMPACT_AT:
+                self._compact_expiring()
         if job.group_id is not None:
             groups = self.group_set()
             groups.queued += 1
@@ -140,6 +166,12 @@ class QueueState:
             entry for entry in self.delayed if entry[2].where == DELAYED_SET and entry[2].run_at == entry[0]
         ]
         heapq.heapify(self.delayed)
+
+    def _compact_expiring(self) -> None:
+        """Rid the heap of jobs that were delivered long before their time was over."""
+        waiting = {id(entry[2]): entry for entry in self.expiring if entry[2].location == Location.READY}
+        self.expiring = list(waiting.values())
+        heapq.heapify(self.expiring)
 
     def promote_due(self, now: int) -> None:
         """Move delayed jobs whose time has come to the ready set. Cost follows the number that moves."""

@@ -11,9 +11,9 @@ from typing import Any
 
 from bunqueue_core.engine.base import CRON_KEY_PREFIX
 from bunqueue_core.engine.control import MAX_LOGGED_JOBS
-from bunqueue_core.engine.dependencies import DependencyRules
 from bunqueue_core.engine.limits import ConcurrencyLimiter, RateLimiter
-from bunqueue_core.engine.queue import QueueState
+from bunqueue_core.engine.queue import QueueState, UniqueKey
+from bunqueue_core.engine.retention import Retaining
 from bunqueue_core.model.job import DEFAULT_OPTIONS, Job, Location
 from bunqueue_core.model.requests import DlqEntry, DlqReason, StallConfig
 from bunqueue_core.storage.changes import QueueRow
@@ -23,8 +23,12 @@ from bunqueue_core.storage.records import dlq_config_from, logs_from, unpack
 CORRUPT_DEPENDENCIES = "corrupt-dependency-metadata"
 
 
-class Recovering(DependencyRules):
+class Recovering(Retaining):
     """What stored rows become."""
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self._newest_first: list[Job] = []  #: completed jobs, until all are there
 
     def restore_queue(self, row: QueueRow, now: int) -> None:
         """Controls of a queue."""
@@ -116,10 +120,13 @@ class Recovering(DependencyRules):
             queue.parked[job.id] = job
             return False
         if job.location == Location.GATED:
+            released = self.released_by_failures(job)
             unmet = self.unmet(job.depends_on)
-            if unmet:
+            if unmet and not released:
                 self.gate(queue, job, unmet)
                 return False
+            if released:
+                job.run_at = min(job.run_at, now)
             self.marks.changed(job)
         job.location = Location.READY
         if job.run_at <= now and job.group_id is None and job.options.ttl_ms is None and not job.options.lifo:
@@ -140,7 +147,7 @@ class Recovering(DependencyRules):
                 if (
                     parent is not None
                     and parent.location == Location.GATED
-                    and child.id in parent.depends_on
+                    and parent.id in self.dependents.get(child.id, ())
                     and entry.reason != "unknown"  # discarded by hand, or failed by its own child: no policy applies
                 ):
                     self.child_failed(child, entry.error, now)
@@ -152,32 +159,64 @@ class Recovering(DependencyRules):
         self.bury(queue, job, now, "unknown", CORRUPT_DEPENDENCIES)
 
     def _restore_owner(self, queue: QueueState, job: Job, now: int) -> None:
-        self.claim_key(queue, job, now)
+        self._restore_key(queue, job, now)
+        debounce_id = job.options.debounce_id
+        if debounce_id is not None and job.attempts == 0:
+            queue.debounced[debounce_id] = job.id
         if job.group_id is not None:
             groups = queue.group_set()
             if job.group_order <= 0:
                 job.group_order = groups.next_order
             groups.next_order = max(groups.next_order, job.group_order + 1)
 
-    def restore_dead_letter(self, row_id: int, entry: DlqEntry) -> None:
-        queue = self.queue(entry.job.queue)
-        self.jobs[entry.job.id] = entry.job
-        self.next_dlq_id = max(self.next_dlq_id, row_id + 1)
-        self.add_dead_letter(queue, entry, row_id)
+    def _restore_key(self, queue: QueueState, job: Job, now: int) -> None:
+        """Register a job's deduplication key again: a window ends when it would have, another time to live starts anew."""
+        key = job.unique_key
+        if key is None:
+            return
+        ttl = job.options.dedup_ttl_ms
+        entry = queue.unique.get(key)
+        owner = self.jobs.get(entry.job_id) if entry is not None else None
+        if owner is not None and (owner.admitted_at, owner.id) > (job.admitted_at, job.id):
+            return  # the one that was added later took the key
+        if job.options.dedup_scope != "window" or ttl is None:
+            self.claim_key(queue, job, now)
+        elif job.admitted_at + ttl > now:
+            queue.unique[key] = UniqueKey(job.id, job.admitted_at + ttl, True)
 
-    def restore_completed(self, jobs: list[Job]) -> None:
+    def restore_dead_letter(self, row_id: int, entry: DlqEntry, now: int) -> None:
+        """A dead letter under the number of its row."""
+        job = entry.job
+        queue = self.queue(job.queue)
+        self.jobs[job.id] = job
+        self.add_dead_letter(queue, entry, row_id)
+        if job.options.dedup_scope == "window":
+            self._restore_key(queue, job, now)
+
+    def restore_completed(self, jobs: list[Job], now: int) -> None:
         """Completed jobs that memory keeps, newest first."""
         for job in jobs:
             if job.id not in self.jobs:
                 self.jobs[job.id] = job
                 self.queue(job.queue)
-                self.completed_order.appendleft(job)
+                self._newest_first.append(job)
                 self.completed_in_memory += 1
+                options = job.options
+                if options is DEFAULT_OPTIONS:
+                    continue
+                if options.remove_on_complete.age_ms is not None:
+                    self.expire_completed_at(job, (job.completed_at or now) + options.remove_on_complete.age_ms)
+                if options.dedup_scope == "window":
+                    self._restore_key(self.queue(job.queue), job, now)
 
-    def finish_recovery(self, completed_counts: dict[str, int]) -> None:
+    def finish_recovery(self, completed_counts: dict[str, int], now: int) -> None:
         """Set what needs everything to be there."""
-        for job in self.completed_order:
+        adopted, self.completed_order = self.completed_order, {}
+        for job in (*adopted.values(), *reversed(self._newest_first)):
             self.queue(job.queue).completed[job.id] = job
+            self.completed_order[job.id] = job
+        self._newest_first.clear()
+        self.do_chores(now)
         for name, count in completed_counts.items():
             queue = self.queue(name)
             queue.completed_count = count
@@ -205,5 +244,6 @@ class Recovering(DependencyRules):
         self.jobs[job.id] = job
         queue = self.queue(job.queue)
         queue.completed[job.id] = job
-        self.completed_order.append(job)
+        queue.completed.move_to_end(job.id, last=False)
+        self.completed_order[job.id] = job
         self.completed_in_memory += 1

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import heapq
+from collections.abc import Iterable, Sequence
+from typing import Final
 
 from bunqueue_core.engine.dependencies import DependencyRules
 from bunqueue_core.engine.queue import QueueState
 from bunqueue_core.model.job import Job, Location
+
+#: When a job that has outlived its age, but that others still wait for, is looked at again, ms.
+AGAIN_MS: Final = 10_000
+
+#: Entries that the heap of ages may hold beside two for each completed job.
+_COMPACT_AT: Final = 1_024
 
 
 class Retaining(DependencyRules):
@@ -15,41 +23,92 @@ class Retaining(DependencyRules):
     def retain_completed(self, queue: QueueState, job: Job, now: int) -> None:
         retention = job.options.remove_on_complete
         if retention.count is not None:
-            self._keep_newest(queue, retention.count)
+            if queue.completed_count > len(queue.completed):
+                # The oldest ones are not in memory: the broker reads them first.
+                if queue.completed_count > retention.count:
+                    self.crowded[queue.name] = retention.count
+                    self.agenda.set_earlier("stored-retention", now, _nothing)
+            else:
+                self._remove_oldest(queue, queue.completed.values(), len(queue.completed) - retention.count, now)
         if retention.age_ms is not None and job.location == Location.COMPLETED:
             self.expire_completed_at(job, (job.completed_at or now) + retention.age_ms)
 
-    def _keep_newest(self, queue: QueueState, count: int) -> None:
-        """Forget the oldest completed jobs beyond ``count`` that nothing depends on."""
-        excess = len(queue.completed) - count
+    def _remove_oldest(self, queue: QueueState, jobs: Iterable[Job], excess: int, now: int) -> int:
+        """Forget up to ``excess`` jobs, in order, but none that others wait for; a proof stays. Gives their number."""
         if excess <= 0:
-            return
-        for job in list(queue.completed.values()):
-            if excess <= 0:
-                break
+            return 0
+        chosen: list[Job] = []
+        for job in jobs:
             if not self.dependents.get(job.id):
-                self.add_proof(job, job.completed_at or 0)
-                self.forget_completed(queue, job)
-                excess -= 1
+                chosen.append(job)
+                if len(chosen) == excess:
+                    break
+        for job in chosen:
+            self.add_proof(job, job.completed_at or now)
+            self.forget_completed(queue, job)
+        return len(chosen)
+
+    def keep_newest(self, name: str, count: int, oldest: Sequence[str]) -> bool:
+        """Forget the oldest completed jobs of a queue beyond ``count``; ``oldest`` are ids of such, now in memory.
+
+        True if there are more to forget than could be now.
+        """
+        queue = self.queues.get(name)
+        if queue is None:
+            return False
+        jobs = [queue.completed[id] for id in oldest if id in queue.completed]
+        removed = self._remove_oldest(queue, jobs, queue.completed_count - count, 0)
+        return bool(removed) and queue.completed_count > count
+
+    # -- by age -------------------------------------------------------------------------------------------------------
 
     def expire_completed_at(self, job: Job, when: int) -> None:
         """Forget a completed job at ``when`` (epoch ms)."""
         heapq.heappush(self.completed_expiry, (when, job.id))
+        if len(self.completed_expiry) > self.expiry_bound:
+            self._compact_expiry()
         self.agenda.set_earlier("completed-expiry", when, self._expire_completed)
+
+    def _compact_expiry(self) -> None:
+        """Rid the heap of jobs that went before their time."""
+        latest = {id: when for when, id in sorted(self.completed_expiry)}
+        self.completed_expiry = [
+            (when, id)
+            for id, when in latest.items()
+            if (self.evicted if (job := self.jobs.get(id)) is None else job.location == Location.COMPLETED)
+        ]
+        heapq.heapify(self.completed_expiry)
+        self.expiry_bound = 2 * len(self.completed_expiry) + _COMPACT_AT
 
     def _expire_completed(self, now: int) -> None:
         expiry = self.completed_expiry
         while expiry and expiry[0][0] <= now:
             _, id = heapq.heappop(expiry)
-            job = self.jobs.get(id)
-            if job is None or job.location != Location.COMPLETED:
-                continue
-            age_ms = job.options.remove_on_complete.age_ms
-            if age_ms is None or (job.completed_at or 0) + age_ms > now:
-                continue  # another generation of the same custom id
-            if self.dependents.get(id):
-                heapq.heappush(expiry, (now + 1000, id))
-                continue
-            self.forget_completed(self.queue(job.queue), job)
+            if id in self.jobs:
+                self._outlived(id, now)
+            elif self.evicted:
+                self.overdue[id] = None
+        expiry = self.completed_expiry
         if expiry:
             self.agenda.set("completed-expiry", max(now + 1, expiry[0][0]), self._expire_completed)
+
+    def expire_stored(self, ids: Iterable[str], now: int) -> None:
+        """Forget those of the jobs, which are now in memory if there are any, that have outlived their age."""
+        for id in ids:
+            self._outlived(id, now)
+
+    def _outlived(self, id: str, now: int) -> None:
+        job = self.jobs.get(id)
+        if job is None or job.location != Location.COMPLETED:
+            return
+        age_ms = job.options.remove_on_complete.age_ms
+        if age_ms is None or (job.completed_at or 0) + age_ms > now:
+            return  # another generation of the same custom id
+        if self.dependents.get(id):
+            self.expire_completed_at(job, now + AGAIN_MS)
+            return
+        self.forget_completed(self.queue(job.queue), job)
+
+
+def _nothing(now: int) -> None:
+    """The broker looks by itself at what is to be read; it only has to be woken."""

@@ -29,9 +29,16 @@ class Ports:
         new_id: a job id, increasing.
         new_token: a lock token.
         random: a float in [0, 1).
+        steady: seconds on a clock that is never set, by which it is noticed that ``now`` was; None: ``now`` is set by nobody. The
+            system's clock has one unless another is given.
     """
 
     now: Callable[[], int] = wall_clock_ms
     new_id: Callable[[], str] = uuid7
     new_token: Callable[[], str] = uuid7
     random: Callable[[], float] = field(default_factory=lambda: random.Random().random)
+    steady: Callable[[], float] | None = None
+
+    def __post_init__(self) -> None:
+        if self.steady is None and self.now is wall_clock_ms:
+            self.steady = time.monotonic

@@ -126,12 +126,17 @@ class Renewal(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class JobView:
-    """A job as queries show it: a copy of the record with its state, result and failure reason."""
+    """A job as queries show it: a copy of the record with its state, result and failure reason.
+
+    ``blocked_by``: jobs that it waits for and that cannot complete by themselves any more; it will not start until one of them is
+    retried, added again or no longer waited for.
+    """
 
     job: Job
     state: JobState
     result: bytes | None = None
     failed_reason: str | None = None
+    blocked_by: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

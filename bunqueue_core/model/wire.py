@@ -45,6 +45,7 @@ _FAILED: Final = _key("ok") + _FALSE + _key("error")
 _ID, _QUEUE, _NAME, _DATA = _key("id"), _key("queue"), _key("name"), _key("data")
 _PRIORITY, _TIMELINE = _key("priority"), _key("timeline")
 _STATE, _RETURN_VALUE, _FAILED_REASON = _key("state"), _key("returnvalue"), _key("failedReason")
+_BLOCKED_BY = _key("blockedBy")
 _EVENT_HEAD: Final = b"\x82" + _key("type") + _key("event") + _key("event")
 
 _CREATED_AT, _RUN_AT = _key("createdAt") + b"\xcb", _key("runAt") + b"\xcb"
@@ -246,6 +247,9 @@ class WireEncoder:
         if view.failed_reason is not None:
             count += 1
             parts += (_FAILED_REASON, pack(view.failed_reason))
+        if view.blocked_by:
+            count += 1
+            parts += (_BLOCKED_BY, pack(list(view.blocked_by)))
         parts[0] = _MAP16.pack(0xDE, count)
         return b"".join(parts)
 

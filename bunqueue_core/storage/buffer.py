@@ -94,6 +94,8 @@ class Source(Protocol):
 
     def drain(self) -> ChangeSet: ...
 
+    def committed(self) -> None: ...
+
 
 class WriteBuffer:
     """See the module's head.
@@ -186,7 +188,7 @@ class WriteBuffer:
         if self._stuck is None:
             return None
         waiting = [g.opened_at for g in (self._stuck[1], self.generation) if g.waiters]
-        return min([self._retry_at, *(at + COMMAND_DEADLINE_MS for at in waiting)])
+        return min([self._retry_at, now + MAX_RETRY_MS, *(at + COMMAND_DEADLINE_MS for at in waiting)])
 
     def flush(self, *, force: bool = False) -> bool:
         """Commit the present generation (or the one that is stuck, first). True unless the storage failed.
@@ -235,6 +237,8 @@ class WriteBuffer:
                 unexpected.__cause__ = error
                 self._failed(changes, generation, unexpected)
                 return False
+            with self._lock:
+                self._source.committed()
             was_stuck = self._stuck is not None
             if self.failures:
                 self._recovered()
@@ -247,9 +251,9 @@ class WriteBuffer:
         self.failures += 1
         self.total_failures += 1
         self.problem = "a change cannot be stored"
-        self.failing_since = self._clock()
         if self.failures == 1:
-            self._failed_first_at = self.failing_since
+            self._failed_first_at = self._clock()
+        self.failing_since = self._failed_first_at
         self._log("error", "Rows could not be built", error=f"{type(error).__name__}: {error}", attempts=self.failures)
         for waiter in generation.waiters:
             waiter.settle_commit(StorageUnavailable(self.problem))
@@ -278,7 +282,7 @@ class WriteBuffer:
         self.total_failures += 1
         self.disk_full = error.disk_full
         self.problem = "disk full" if error.disk_full else "database busy" if error.busy else "writes fail"
-        self.failing_since = now
+        self.failing_since = self._failed_first_at
         critical = self.failures >= CRITICAL_TRIES
         pause = MAX_RETRY_MS if critical else min(MAX_RETRY_MS, FIRST_RETRY_MS * 2 ** (self.failures - 1))
         self._retry_at = now + pause
@@ -301,7 +305,11 @@ class WriteBuffer:
     def _give_up_on_old(self, now: int) -> None:
         """Answer those who have waited too long; what they asked for stays queued."""
         for generation in (self._stuck[1] if self._stuck is not None else None, self.generation):
-            if generation is None or not generation.waiters or generation.opened_at + COMMAND_DEADLINE_MS > now:
+            if generation is None or not generation.waiters:
+                continue
+            if generation.opened_at > now:
+                generation.opened_at = now  # the clock went back
+            if generation.opened_at + COMMAND_DEADLINE_MS > now:
                 continue
             with self._lock:
                 waiters, generation.waiters = generation.waiters, []

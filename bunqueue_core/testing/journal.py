@@ -117,6 +117,10 @@ class DictJournal:
             self.commits += 1
 
     def _apply(self, changes: ChangeSet) -> None:
+        for name in changes.obliterated:
+            for id in [id for id, job in self._jobs.items() if job.queue == name]:
+                del self._jobs[id]
+                self._results.pop(id, None)
         for id in changes.removed:
             self._jobs.pop(id, None)
             self._results.pop(id, None)
@@ -171,6 +175,11 @@ class DictJournal:
             and job.rest[_COMPLETED_AT] <= before
         ]
         return [(id, name) for _, id, name in sorted(found)[:limit]]
+
+    def read_rows(self, table: Table, keys: Sequence[tuple[Any, ...]]) -> dict[tuple[Any, ...], tuple[Any, ...]]:
+        with self._lock:
+            rows = self._tables.get(table.name, {})
+            return {tuple(key): rows[tuple(key)] for key in keys if tuple(key) in rows}
 
     # -- optional -----------------------------------------------------------------------------------------------------
 

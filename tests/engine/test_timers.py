@@ -51,8 +51,8 @@ def test_an_action_that_is_named_again_moves() -> None:
     agenda.set("c", 60, lambda now: called.append("cleared"))
     agenda.clear("c")
     assert agenda.next() == 50
-    while (action := agenda.due(100)) is not None:
-        action(100)
+    while (due := agenda.due(100)) is not None:
+        due[1](100)
     assert called == ["new", "b"]
     assert agenda.next() is None
 
