@@ -12,7 +12,7 @@ import contextlib
 import ssl
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from bunqueue_core.answer import Answer
 from bunqueue_core.client._session import (
@@ -26,6 +26,9 @@ from bunqueue_core.client._session import (
 )
 from bunqueue_core.model.errors import BunqueueError, ConnectionClosedError
 
+#: How long a closed connection may take to let go of its socket, seconds.
+CLOSING_S: Final = 1.0
+
 
 class _Protocol(asyncio.Protocol):
     """One connection's end; tells its owner what happens."""
@@ -33,6 +36,7 @@ class _Protocol(asyncio.Protocol):
     def __init__(self, owner: AsyncioTransport) -> None:
         self._owner = owner
         self.transport: asyncio.Transport | None = None
+        self.ended = asyncio.Event()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -42,6 +46,7 @@ class _Protocol(asyncio.Protocol):
         self._owner._received(self, data)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self.ended.set()
         self._owner._lost(self, ConnectionClosedError("connection lost"))
 
 
@@ -64,6 +69,7 @@ class AsyncioTransport:
         self._candidate: _Protocol | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due = 0.0
+        self._last: _Protocol | None = None
         self._closed = False
 
     # -- what both transports offer -----------------------------------------------------------------------------------
@@ -154,7 +160,16 @@ class AsyncioTransport:
     def close(self) -> None:
         """Close for good: pending and later commands fail with ``connection closed by client``."""
         self._closed = True
+        self._last = self._protocol
         self._drop(ConnectionClosedError("connection closed by client"))
+
+    async def wait_closed(self) -> None:
+        """Wait until the connection that :meth:`close` closed has let go of its socket, a moment at most."""
+        last, self._last = self._last, None
+        if last is not None and self._loop is asyncio.get_running_loop():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(CLOSING_S):
+                    await last.ended.wait()
 
     # -- connecting ---------------------------------------------------------------------------------------------------
 
@@ -192,10 +207,12 @@ class AsyncioTransport:
         try:
             async with asyncio.timeout(options.connect_timeout):
                 await self._establish(protocol)
-        except (OSError, BunqueueError) as error:
+        except BaseException as error:
             self._connecting = self._candidate = None
             if protocol.transport is not None:
                 protocol.transport.abort()
+            if not isinstance(error, OSError | BunqueueError):
+                raise  # cancelled: whoever did it has failed what waits
             failure = error if isinstance(error, BunqueueError) else self._explain(error)
             session.connect_failed(failure)
             self._fail_all(failure)

@@ -295,6 +295,9 @@ class ThreadTransport:
         if wire is not None:
             self._lost(wire, ConnectionClosedError("connection closed by client"))
 
+    def wait_closed(self) -> None:
+        """Nothing is left to wait for: :meth:`close` has closed the socket."""
+
     # -- connecting and writing (under the write lock) ----------------------------------------------------------------
 
     def _ready_wire(self) -> _Wire:

@@ -116,6 +116,7 @@ class Connection:
     def close(self) -> None:
         """Close for good: calls that wait, and later ones, fail with ``connection closed by client``."""
         self._transport.close()
+        self._transport.wait_closed()
 
     def __enter__(self) -> Connection:
         return self

@@ -115,6 +115,7 @@ class Connection:
     async def close(self) -> None:
         """Close for good: calls that wait, and later ones, fail with ``connection closed by client``."""
         self._transport.close()
+        await self._transport.wait_closed()
 
     async def __aenter__(self) -> Connection:
         return self

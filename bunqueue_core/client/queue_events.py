@@ -149,6 +149,8 @@ class QueueEvents(Emitter):
             self._inbox.put(None)
         if self._started:
             self._ended.wait(5.0)
+        if self._transport is not None:
+            self._transport.wait_closed()
 
     def disconnect(self) -> None:
         """The same as :meth:`close`."""

@@ -148,6 +148,8 @@ class QueueEvents(Emitter):
             self._inbox.put(None)
         if self._started:
             await self._ended.wait(5.0)
+        if self._transport is not None:
+            await self._transport.wait_closed()
 
     async def disconnect(self) -> None:
         """The same as :meth:`close`."""
