@@ -872,8 +872,6 @@ class LocalFrame(Broker):
         queue = engine.queues.get(name)
         if queue is not None:
             queue.waiters = len(waiting)
-            if not waiting:
-                engine.loosen(name)
         elif waiting:
             engine.awaited[name] = len(waiting)
         else:

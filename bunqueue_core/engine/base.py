@@ -116,9 +116,7 @@ class EngineBase:
             str, dict[str, None]
         ] = {}  #: failed children that a gated job goes on without, still in its depends_on
         self.doomed: dict[str, None] = {}  #: jobs that others wait for and that may not be able to complete any more
-        self.maybe_empty: dict[str, None] = {}  #: queues of which perhaps nothing is left
-        self.tidying = False  #: a look at them is planned
-        self.chores = False  #: one of the two is to be seen to when the verb is over
+        self.chores = False  #: those are to be looked at when the verb is over
         self.proofs: dict[str, str] = {}  #: completed jobs whose record is gone, with their queue; oldest first
         self.child_failures: dict[
             str, dict[str, tuple[str, str, str]]
@@ -165,12 +163,6 @@ class EngineBase:
         if queue.waiters:
             self.woken[queue.name] = None
 
-    def loosen(self, name: str) -> None:
-        """Something of a queue has gone; perhaps it was the last."""
-        self.maybe_empty[name] = None
-        if not self.tidying:
-            self.chores = True
-
     def doom(self, id: str) -> None:
         """Job ``id``, for which others wait, cannot complete by itself any more."""
         self.doomed[id] = None
@@ -182,12 +174,9 @@ class EngineBase:
     def mark_queue(self, queue: QueueState) -> None:
         """Have the queue's controls written."""
         if not self.marks.enabled:
-            if queue.default_controls:
-                self.loosen(queue.name)
             return
         if queue.default_controls:
             self.marks.queue(queue.name, None)
-            self.loosen(queue.name)
             return
         rate, stall = queue.rate, queue.stall
         self.marks.queue(
@@ -458,7 +447,6 @@ class EngineBase:
             self.clear_child_failures(job.id)
         if job.id in self.dependents:
             self.doom(job.id)
-        self.loosen(job.queue)
         self.ended(job)
 
     def clear_child_failures(self, parent_id: str) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import heapq
 from collections.abc import Iterable, Sequence
-from typing import Final
 
 from bunqueue_core.engine.consume import Consuming
 from bunqueue_core.engine.deadletters import DeadLetters
@@ -28,9 +27,6 @@ MAX_LOGS = 100
 
 #: Jobs whose logs are kept in memory; those of others are read from the journal.
 MAX_LOGGED_JOBS = 10_000
-
-#: Queues of which something has gone are looked at so often, whether anything is left of them, ms.
-TIDY_INTERVAL_MS: Final = 10_000
 
 #: Links from a completed repeat job to its successor that are remembered, for updates that come late.
 MAX_REPEAT_LINKS = 10_000
@@ -157,6 +153,7 @@ class Controlling(Consuming, DeadLetters, Inspecting):
         """Forget a queue's name once nothing is left of it."""
         if not queue.empty:
             return False
+        self._forget_metrics(queue.name)
         self.marks.queue(queue.name, None)
         del self.queues[queue.name]
         if self.noticing:
@@ -169,24 +166,6 @@ class Controlling(Consuming, DeadLetters, Inspecting):
         self.chores = False
         if self.doomed:
             self.report_blocked(now)
-        if self.maybe_empty and not self.tidying:
-            self.tidying = True
-            self.agenda.set("empty-queues", now + TIDY_INTERVAL_MS, self._forget_empty_queues)
-
-    def _forget_empty_queues(self, now: int) -> None:
-        """Forget the names of queues of which nothing is left, and groups whose windows have ended."""
-        names, self.maybe_empty = self.maybe_empty, {}
-        self.tidying = False
-        for name in names:
-            queue = self.queues.get(name)
-            if queue is None:
-                continue
-            if queue.groups is not None:
-                queue.groups.prune(now)
-            if not self.forget_empty_queue(queue) and queue.groups is not None and queue.groups.lingering:
-                self.loosen(name)
-        if self.maybe_empty:
-            self.do_chores(now)
 
     # -- single jobs --------------------------------------------------------------------------------------------------
 
@@ -544,7 +523,6 @@ class Controlling(Consuming, DeadLetters, Inspecting):
         group.blocked_until = now + duration_ms
         groups.changed(group)
         groups.forget_idle(group)
-        self.loosen(name)
         self.wake(queue)  # the block may end earlier than the one before
 
     def _group_changed(self, queue: QueueState, group_id: str) -> None:
@@ -565,7 +543,6 @@ class Controlling(Consuming, DeadLetters, Inspecting):
         else:
             self.marks.table_removed(GROUP_TABLE, queue.name, group_id)
             groups.forget_idle(group)
-            self.loosen(queue.name)
         groups.changed(group)
         self.wake(queue)
 
