@@ -40,16 +40,19 @@ class PositiveCheck:
 
 @dataclass(frozen=True, slots=True)
 class LimitCheck:
-    """A finite number. Texts that JavaScript reads as one, and booleans, count as well."""
+    """A finite number. Texts that JavaScript reads as one, and booleans, count as well.
+
+    One beyond what clients and storages can hold exactly counts as the largest that they can: it limits nothing anyway.
+    """
 
     kind: str = "number"
 
     def check(self, value: Any, field: str) -> float:
         """See :class:`~bunqueue_core.commands.table.Check`."""
         limit = lenient_number(value)
-        if not isinstance(limit, int | float) or not math.isfinite(limit):
+        if not isinstance(limit, int | float) or limit in (math.inf, -math.inf) or limit != limit:
             raise ValidationError(f"{field} must be a finite number")
-        return float(limit)
+        return float(max(-SAFE_INTEGER, min(limit, SAFE_INTEGER)))
 
 
 GroupId = Annotated[str, GroupIdCheck()]

@@ -468,6 +468,8 @@ class TestSingleJobs:
                 "set_rate_limit",
                 ("q", 5.0, None, None),
             ),
+            ("SetConcurrency", {"queue": "q", "limit": 2**63}, "set_concurrency", ("q", float(2**53 - 1))),
+            ("SetConcurrency", {"queue": "q", "limit": -(10**400)}, "set_concurrency", ("q", float(1 - 2**53))),
             (
                 "RateLimit",
                 {"queue": "q", "limit": 5, "duration": 2**64 - 1, "ttl": 1e300},
