@@ -117,7 +117,7 @@ def decide(entry: Entry, now: int, has_worker: Callable[[str], bool]) -> Decisio
     if definition.skip_if_no_worker and not has_worker(queue):
         return Decision("skip", name, queue, slot, following, reason="no-worker")
     unscheduled = entry.unscheduled_run
-    if unscheduled is not None and slot - unscheduled < _duplicate_window(entry, following):
+    if unscheduled is not None and slot - unscheduled < _duplicate_window(entry):
         return Decision("skip", name, queue, slot, following, reason="overlap")
     return Decision("fire", name, queue, slot, following, definition.job(), out_of_turn=passed or entry.immediate)
 
@@ -134,9 +134,11 @@ def settle(entry: Entry, decision: Decision, now: int) -> None:
         entry.next_run = decision.next_run
 
 
-def _duplicate_window(entry: Entry, following: int | None) -> float:
+def _duplicate_window(entry: Entry) -> float:
     """How long before the slot at hand a run out of turn stands for it too, ms."""
     slot = entry.next_run
+    # The slot after this one, even if it has passed: the next run of one that is noticed late says nothing of the interval.
+    following = entry.definition.timing.next_after(slot)
     distances = []
     if following is not None:
         distances.append(following - slot)

@@ -284,6 +284,18 @@ def test_a_slot_just_after_the_run_at_creation_is_the_same_run(
     assert clock.until(scheduler.get("c").next_run)[-1][1] == "fire"
 
 
+@pytest.mark.parametrize("timing", [{"repeatEvery": MINUTE}, {"schedule": "*/10 * * * * *", "timezone": "UTC"}])
+def test_a_slot_that_is_noticed_late_is_not_taken_for_the_run_at_creation(
+    scheduler: Scheduler, timing: dict[str, Any]
+) -> None:
+    scheduler.upsert(request(immediately=True, **timing), NOW)
+    first = scheduler.run("c", NOW, has_worker)
+    late = scheduler.run("c", NOW + 10 * MINUTE + 5 * SECOND, has_worker)
+    assert first is not None
+    assert late is not None
+    assert (first.action, late.action) == ("fire", "fire")
+
+
 def test_several_slots_that_have_passed_are_made_up_for_by_one_run(scheduler: Scheduler) -> None:
     scheduler.upsert(request(repeatEvery=HOUR), NOW)
     scheduler.upsert(request("d", schedule="0 * * * *", timezone="UTC"), NOW)
