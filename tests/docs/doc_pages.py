@@ -11,7 +11,8 @@
 Comments before a block:
 
 - ``<!-- with a server -->`` starts one, in memory, whose ports take the place of 6789 and 6790 in the block.
-- ``<!-- file: path -->`` makes a file of the block instead of running it; ``<!-- more of: path -->`` appends to one.
+- ``<!-- file: path -->`` makes a file of the block instead of running it; ``<!-- more of: path -->`` appends to one, after a blank
+  line.
 - ``<!-- shown only: reason -->`` leaves a block out.
 """
 
@@ -20,6 +21,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -140,7 +142,7 @@ def files_of(page: Path) -> dict[str, str]:
     for block in blocks(page):
         if block.file is not None:
             path, more = block.file
-            files[path] = (files[path] if more else "") + block.text
+            files[path] = (files[path] + "\n" if more else "") + block.text
     return files
 
 
@@ -231,9 +233,13 @@ def _run_command(block: Block, command: str, directory: Path) -> str:
     while words and re.fullmatch(r"[A-Z_]+=.*", words[0]):
         name, value = words.pop(0).split("=", 1)
         variables[name] = value
+    if words[:3] == ["python", "-m", "pytest"]:
+        # As with pytest alone: the plugins that this repository's own tests use would have their say.
+        variables.pop("PYTHONWARNINGS")
+        variables["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     if words[0] == "make":
         _check_make(block, words[1:])
-    elif words[:3] == ["pip", "install", "-e"] and (directory / words[3]).is_dir():
+    elif words[:3] == ["pip", "install", "-e"] and (directory / words[3] / "pyproject.toml").exists():
         _install(block, directory / words[3], directory)
     elif words[:2] == ["pip", "install"]:
         _check_install(block, words[2:])
@@ -262,11 +268,11 @@ def _write(block: Block, path: str, more: bool, directory: Path) -> None:
     assert target.exists() == more, f"{_where(block)}: {path} is {'not there yet' if more else 'there already'}"
     target.parent.mkdir(parents=True, exist_ok=True)
     with target.open("a", encoding="utf-8") as file:
-        file.write(block.text)
+        file.write(("\n" if more else "") + block.text)
 
 
 def _install(block: Block, project: Path, directory: Path) -> None:
-    """Install a project for the rest of the page, apart from this process's own environment."""
+    """Install a project for the rest of the page, apart from this process's own environment; changes to its files count at once."""
     options = ("--quiet", "--disable-pip-version-check", "--no-deps", "--no-build-isolation", "--upgrade")
     result = subprocess.run(
         [sys.executable, "-m", "pip", "install", *options, "--target", str(directory / INSTALLED), str(project)],
@@ -278,6 +284,11 @@ def _install(block: Block, project: Path, directory: Path) -> None:
         check=False,
     )
     assert result.returncode == 0, f"{_where(block)}: the project cannot be installed\n{result.stdout}{result.stderr}"
+    for package in project.iterdir():
+        installed = directory / INSTALLED / package.name
+        if (package / "__init__.py").exists() and installed.exists():
+            shutil.rmtree(installed)
+            installed.symlink_to(package)
 
 
 def _check_make(block: Block, words: list[str]) -> None:

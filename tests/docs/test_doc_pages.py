@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 import subprocess
 import sys
@@ -10,8 +9,6 @@ from pathlib import Path
 
 import pytest
 from doc_pages import ROOT, blocks, pages, run_page
-
-from bunqueue_core.plugins import hookspecs
 
 
 @pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
@@ -42,15 +39,3 @@ def test_the_tables_of_settings_are_fresh() -> None:
     )
 
     assert result.returncode == 0, result.stderr
-
-
-def test_every_hook_has_a_section_with_its_exact_signature() -> None:
-    page = (ROOT / "docs" / "plugins" / "hooks.md").read_text(encoding="utf-8")
-    headings = re.findall(r"^## `(.*)`$", page, re.MULTILINE)
-    hooks = {
-        f"{name}({', '.join(inspect.signature(function).parameters)})"
-        for name, function in vars(hookspecs).items()
-        if name.startswith("bunqueue_")
-    }
-
-    assert set(headings) == hooks

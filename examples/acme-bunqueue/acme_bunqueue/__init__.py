@@ -1,0 +1,1 @@
+"""What a house adds to bunqueue."""

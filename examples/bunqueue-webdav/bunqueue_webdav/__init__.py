@@ -1,0 +1,5 @@
+"""Backups of bunqueue on a WebDAV server."""
+
+from bunqueue_webdav.settings import WebdavBackup
+
+__all__ = ["WebdavBackup"]
