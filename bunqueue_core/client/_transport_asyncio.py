@@ -249,10 +249,12 @@ class AsyncioTransport:
         session.authenticated(answer)
 
     def _explain(self, error: OSError) -> ConnectionClosedError:
+        options = self._session.options
+        stage = "connect"
         if isinstance(error, ssl.SSLError):
             self._session.emit("error", operation="tls", error=str(error))
-            return ConnectionClosedError(f"TLS handshake failed: {error}")
-        return ConnectionClosedError(f"connect failed: {error or 'timed out'}")
+            stage = "TLS handshake"
+        return ConnectionClosedError(f"{stage} failed: {error or 'timed out'} ({options.host}:{options.port})")
 
     def _fail_all(self, error: BunqueueError) -> None:
         self._backlog.clear()

@@ -357,7 +357,7 @@ class ThreadTransport:
         except OSError as error:
             if sock is not None:
                 sock.close()
-            failure = ConnectionClosedError(f"{stage} failed: {error}")
+            failure = ConnectionClosedError(f"{stage} failed: {error} ({options.host}:{options.port})")
             if stage == "TLS handshake":
                 session.emit("error", operation="tls", error=str(error))
             session.connect_failed(failure)

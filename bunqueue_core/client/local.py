@@ -111,7 +111,7 @@ class LocalVerbs(Verbs):
                     break
                 name, data = job["name"], job["data"]
                 if name is not checked:
-                    if type(name) is not str or not 0 < len(name) <= 256 or not name.isascii() or "\0" in name:
+                    if not _is_plain_name(name):
                         break
                     checked = name
                 if data is None:
@@ -127,7 +127,7 @@ class LocalVerbs(Verbs):
         return self._broker.push(queue, specs)
 
     def _plain(self, name: str, data: Any) -> JobSpec:
-        if type(name) is not str or not 0 < len(name) <= 256 or not name.isascii() or "\0" in name:
+        if not _is_plain_name(name):
             raw = {"name": check_job_name(name)}
             if data is not None:
                 raw["data"] = data
@@ -206,3 +206,8 @@ class LocalVerbs(Verbs):
             listener(decode_frame(self._tools.encoder.event(event))["event"])
 
         return self._broker.subscribe(told, queue)
+
+
+def _is_plain_name(name: Any) -> bool:
+    """Whether ``name`` is a job name that needs no closer look; the others go through the reader, which words the refusal."""
+    return type(name) is str and 0 < len(name) <= 256 and name.isascii() and "\0" not in name

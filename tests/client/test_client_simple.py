@@ -175,7 +175,7 @@ def test_batches(target: Target, name: str) -> None:
             raise ValueError("all of them")
         return [job.data * 10 for job in jobs][: len(jobs) - (len(jobs) == 3)]
 
-    with Bunqueue(name, batch={"size": 4, "timeout": 50, "processor": together}, concurrency=8, **target) as app:
+    with Bunqueue(name, batch={"size": 4, "timeout": 400, "processor": together}, concurrency=8, **target) as app:
         ends = Ends(app)
         app.add_bulk([{"name": "a", "data": n} for n in range(4)])
         assert sorted(result for _, result in ends.first(4)) == [0, 10, 20, 30]
