@@ -433,7 +433,7 @@ class DependencyRules(EngineBase):
         failures = self.child_failures.get(job.id)
         if not failures:
             return False
-        if any(mode == "continue" for mode, _, _ in failures.values()):
+        if any(mode == "continue" and child in job.depends_on for child, (mode, _, _) in failures.items()):
             job.depends_on = ()
             return True
         dropped = {id for id, (mode, _, _) in failures.items() if mode in ("ignore", "remove")}
