@@ -201,9 +201,9 @@ def rate_limit_group(session: Session, queue: QueueName, group_id: GroupId, dura
 
 
 def _period(value: Any) -> int | None:
-    """A positive number of whole ms, at most what every storage and client can hold; None for everything else."""
+    """A positive number of whole ms, None for everything else."""
     period = whole_or_none(lenient_number(value))
-    return None if period is None or period <= 0 else min(period, SAFE_INTEGER)
+    return period if period is not None and period > 0 else None
 
 
 def _removed(removed: bool) -> Members:

@@ -11,6 +11,7 @@ from bunqueue_core.answer import Answer
 from bunqueue_core.commands.session import Session
 from bunqueue_core.commands.table import Members, Reply
 from bunqueue_core.model.errors import CommandError
+from bunqueue_core.model.options import SAFE_INTEGER
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -81,10 +82,13 @@ def chain(first: Answer[T], following: Callable[[T], Answer[U]]) -> Answer[U]:
 
 
 def whole_or_none(value: Any) -> int | None:
-    """A finite number floored, None for everything else: for arguments that are ignored when they make no sense."""
-    if type(value) is bool or not isinstance(value, int | float) or not math.isfinite(value):
+    """A finite number floored, None for everything else: for arguments that are ignored when they make no sense.
+
+    One beyond what every client and storage can hold exactly counts as the largest that they can.
+    """
+    if type(value) is bool or not isinstance(value, int | float) or value != value or value in (math.inf, -math.inf):
         return None
-    floored: int = math.floor(value)
+    floored: int = math.floor(max(-SAFE_INTEGER, min(value, SAFE_INTEGER)))
     return floored
 
 

@@ -206,7 +206,7 @@ def _check_options(given: Mapping[str, Any]) -> None:
 def _number(value: Any, name: str, least: int, most: int, whole: bool) -> None:
     if value is None:
         return
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not (isinstance(value, int) or (isinstance(value, float) and math.isfinite(value))):
         raise ValidationError(f"{name} must be a finite number")
     if whole and value != math.floor(value):
         raise ValidationError(f"{name} must be an integer")

@@ -157,25 +157,28 @@ def widen(value: Any) -> Any:
 def is_shallow(value: Any, levels: int) -> bool:
     """Whether ``value`` can be sent back as it came.
 
-    That is every plain value; a list or map if nothing in it is nested deeper than ``levels`` and every text in it is well-formed.
+    That is every plain value but an integer beyond 64 bits; a list or map if nothing in it is nested deeper than ``levels``, and
+    every text in it is well-formed.
     """
     layer = [value]
-    for _ in range(levels + 1):
+    for level in range(levels + 1):
         inner: list[Any] = []
-        for container in layer:
-            if isinstance(container, dict):
-                inner += container
-                inner += container.values()
-            elif isinstance(container, list):
-                inner += container
-        if not inner:
-            return True
-        for part in inner:
-            if isinstance(part, str) and not part.isascii():
+        for part in layer:
+            if isinstance(part, dict):
+                inner += part
+                inner += part.values()
+            elif isinstance(part, list):
+                inner += part
+            elif isinstance(part, int):
+                if not -(2**63) <= part < 2**64:
+                    return False
+            elif level and isinstance(part, str) and not part.isascii():
                 try:
                     part.encode()
                 except UnicodeEncodeError:
                     return False
+        if not inner:
+            return True
         layer = inner
     return False
 

@@ -389,7 +389,7 @@ class TestQueries:
         deep: Any = {}
         for _ in range(600):
             deep = {"a": deep}
-        for id in (deep, ["\ud800"]):
+        for id in (deep, ["\ud800"], 10**30):
             assert desk.run("GetState", id=id) == {"id": None, "state": "unknown"}
             assert desk.run("GetResult", id=id) == {"id": None}
 
@@ -699,7 +699,7 @@ class TestSingleJobs:
         assert desk.refused("Update", id="x", data="x" * (10 * 1024 * 1024)) == "Job data too large (max 10MB)"
 
     def test_a_clean_of_nothing_asks_nobody(self, desk: Desk) -> None:
-        for limit in (0, -5, math.inf, "5"):
+        for limit in (0, -5, -(10**400), math.inf, "5"):
             assert desk.run("Clean", queue="q", grace=0, limit=limit) == {"count": 0, "ids": []}
         assert desk.run("RetryCompleted", id="x") == {"count": 0}
 

@@ -85,6 +85,7 @@ def test_an_empty_flow_and_what_is_none() -> None:
         (member(data=[]), "flow job data must be an object"),
         (member(data={"x": "y" * 10_485_760}), "Job data too large (max 10MB)"),
         (member(priority="1"), "priority must be a finite number"),
+        (member(priority=10**400), "priority must be between -1000000 and 1000000"),
         (member(priority=1.5), "priority must be an integer"),
         (member(priority=1_000_001), "priority must be between -1000000 and 1000000"),
         (member(groupId="g", priority=-1), "group.priority must be between 0 and 2097151"),

@@ -223,7 +223,7 @@ class TestEnvelope:
         answer = client.ask(cmd="Pause", queue="q", reqId=req_id)
         assert answer == {
             "ok": False,
-            "error": "reqId must be well-formed Unicode and not be nested deeper than 32 levels",
+            "error": "reqId must be well-formed Unicode, without integers beyond 64 bits, and not nested deeper than 32 levels",
         }
         assert client.broker.calls == []
         assert "error" not in client.sink.text.lower()
