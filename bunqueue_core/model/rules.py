@@ -46,8 +46,8 @@ def backoff_delay(
     """Delay in ms before the next run after failure number ``attempts``.
 
     A plain number is the base of the exponential strategy. The cap is ``backoff.maxDelay`` where given, never more than an hour.
-    A strategy that is not installed any more, raises, or gives no number counts as exponential: the failure at hand has happened, and
-    has to be recorded whatever a plugin does.
+    A strategy that is not installed any more, raises, or gives no number counts as exponential: the failure at hand has happened,
+    and has to be recorded whatever a plugin does.
     """
     config = options.backoff
     if config is None:
