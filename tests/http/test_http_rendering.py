@@ -10,7 +10,7 @@ import pytest
 
 from bunqueue_core.commands.table import ABSENT
 from bunqueue_core.model.job import DEFAULT_OPTIONS, Job
-from bunqueue_core.model.payload import Packed, Packer
+from bunqueue_core.model.payload import NULL, Packed, Packer
 from bunqueue_core.model.requests import DlqEntry, JobView
 from bunqueue_core.model.wire import ViewWithoutState, WireEncoder
 from bunqueue_core.server.http.bodies import (
@@ -154,3 +154,10 @@ class TestRequests:
         part = {"type": "http.request", "body": bytes(43 * 1024 * 1024), "more_body": True}
         with pytest.raises(BodyTooLarge):
             await read_body(self.receive(part, part, part))
+
+
+def test_a_request_id_that_is_no_unicode_comes_back_as_it_was_sent() -> None:
+    replies = JsonReplies()
+
+    for members in ({"count": 1}, {"result": Packed(NULL)}):
+        assert replies.reply(members, "x\udfff").endswith(rb'"reqId":"x\udfff"}')

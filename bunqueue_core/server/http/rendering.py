@@ -72,7 +72,8 @@ def plain(blob: bytes) -> Any:
 
     JSON tells no integer from a float, and the clients of this side read ``1.0`` as another type where their language does.
     """
-    value = msgpack.unpackb(blob, strict_map_key=False, ext_hook=_ext)
+    # A reqId with a lone surrogate goes back as it came: as an escape.
+    value = msgpack.unpackb(blob, strict_map_key=False, ext_hook=_ext, unicode_errors="surrogatepass")
     if _WIDE_FLOAT not in blob:
         return value
     # Not recursive: payloads may nest deeper than the stack allows.
