@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import datetime
+import json
 import random
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -22,6 +23,8 @@ _DEEP_LISTS: Final = "@@deep-lists@@"
 _DEEP_MAPS: Final = "@@deep-maps@@"
 _VERY_DEEP: Final = "@@very-deep@@"
 _RESERVED: Final = "@@reserved@@"
+_HUGE: Final = "@@huge@@"
+_ENDLESS: Final = "@@endless@@"
 
 #: Levels of nesting: beyond what payloads may have, and beyond what any stack could hold.
 _DEEP: Final = 600
@@ -140,6 +143,8 @@ ODD_VALUES: Final[tuple[Any, ...]] = (
     _DEEP_MAPS,
     _VERY_DEEP,
     _RESERVED,
+    _HUGE,
+    _ENDLESS,
 )
 
 
@@ -155,6 +160,21 @@ def pack(value: Any) -> bytes:
         if word.encode() in body:
             body = body.replace(msgpack.packb(word), bytes_)
     return body.replace(_BAD_TEXT.encode(), _BAD_TEXT_BYTES)
+
+
+def pack_json(value: Any) -> bytes:
+    """Encode a request as JSON, with what only JSON can say in place of the stand-ins: numbers without bounds, NaN, bad UTF-8."""
+    text = json.dumps(value, default=str, skipkeys=True).encode()
+    for word, bytes_ in (
+        (_DEEP_LISTS, b"[" * _DEEP + b"]" * _DEEP),
+        (_DEEP_MAPS, b'{"a":' * _DEEP + b"1" + b"}" * _DEEP),
+        (_VERY_DEEP, b"[" * _VERY_DEEP_LEVELS),
+        (_RESERVED, b"'"),
+        (_HUGE, b"1" + b"0" * 400),
+        (_ENDLESS, b"-1e999"),
+    ):
+        text = text.replace(b'"' + word.encode() + b'"', bytes_)
+    return text.replace(_BAD_TEXT.encode(), _BAD_TEXT_BYTES)
 
 
 class Fuzzer:

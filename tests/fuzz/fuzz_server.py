@@ -187,7 +187,7 @@ class Target:
 
     async def ask(self, client: Client, command: str, **fields: Any) -> dict[Any, Any]:
         """A command that must succeed."""
-        client.send(pack({"cmd": command, **fields}))
+        client.send(msgpack.packb({"cmd": command, **fields}))
         (answer,) = await client.answers(1)
         assert answer["ok"], (command, fields, answer)
         return answer
@@ -223,7 +223,7 @@ class Target:
             *({"cmd": "GetJobs", "queue": queue, "state": state, "limit": ALL} for state in STATES),
             {"cmd": "GetJobs", "queue": queue, "limit": ALL},
         ]
-        client.send(*(pack({**request, "reqId": n}) for n, request in enumerate(requests)))
+        client.send(*(msgpack.packb({**request, "reqId": n}) for n, request in enumerate(requests)))
         answers = {answer["reqId"]: answer for answer in await client.answers(len(requests))}
         for n, request in enumerate(requests):
             assert answers[n]["ok"], (request, answers[n])
@@ -250,7 +250,7 @@ class Target:
         if max(Counter(everything).values(), default=1) > 1:
             problems.append("a job is listed twice")
         states = {id: state for state, ids in listed.items() for id in ids}
-        client.send(*(pack({"cmd": "GetState", "id": id, "reqId": id}) for id in states))
+        client.send(*(msgpack.packb({"cmd": "GetState", "id": id, "reqId": id}) for id in states))
         for answer in await client.answers(len(states)):
             expected = states[answer["id"]]
             own = answer["state"]
