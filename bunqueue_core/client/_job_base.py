@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import traceback
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -13,6 +14,8 @@ from bunqueue_core.model.payload import decode, widen
 from bunqueue_core.model.wire import WireEncoder
 
 if TYPE_CHECKING:
+    from types import TracebackType
+
     from bunqueue_core.client._verbs import JobSource, Verbs
 
 #: Job states that wire answers may call by an older name.
@@ -22,6 +25,9 @@ LEGACY_STATES: Final = {"processing": "active", "dlq": "failed"}
 STACK_LINES: Final = 10
 
 _UNREAD: Final[Any] = object()
+
+#: Where the client's own code is: its frames say nothing about what a processor did.
+_CLIENT: Final = os.path.join(os.path.dirname(__file__), "")
 
 #: Python name → wire name and the value that means "not set", of what :attr:`JobBase.opts` shows.
 _OPTS: Final[tuple[tuple[str, str, Any], ...]] = (
@@ -446,7 +452,7 @@ def error_text(error: BaseException | str) -> str:
 
 
 def stack_of(error: BaseException | str, lines: int = STACK_LINES) -> list[str] | None:
-    """The last ``lines`` lines of the traceback (a server keeps the first ones that it is sent)."""
+    """The last ``lines`` lines of the traceback from the processor on (a server keeps the first ones that it is sent)."""
     if isinstance(error, str) or lines <= 0:
         return None
     text = "".join(traceback.format_exception(type(error), error, _beyond_the_client(error.__traceback__)))

@@ -50,6 +50,9 @@ def is_missing(error: Exception) -> bool:
     return "not found" in str(error).lower()
 
 
+#: Members of a job's record that are the program's own: what it put in comes out.
+_FOREIGN = frozenset(("data", "result", "returnvalue", "progress"))
+
 #: Names of a dead letter's members.
 _DEAD_LETTER = {
     "enteredAt": "entered_at",
@@ -62,7 +65,15 @@ _DEAD_LETTER = {
 
 def dead_letter(entry: Mapping[str, Any]) -> dict[str, Any]:
     """A dead letter under Python's names."""
-    return {_DEAD_LETTER.get(key, key): value if key == "job" else whole_numbers(value) for key, value in entry.items()}
+    return {
+        _DEAD_LETTER.get(key, key): job_record(value) if key == "job" else whole_numbers(value)
+        for key, value in entry.items()
+    }
+
+
+def job_record(record: Mapping[str, Any]) -> dict[str, Any]:
+    """A job's record with its times and counts as integers; its payload as it was added."""
+    return {key: value if key in _FOREIGN else whole_numbers(value) for key, value in record.items()}
 
 
 _DLQ_STATS = {

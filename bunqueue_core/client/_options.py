@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Mapping
 from datetime import UTC, date, datetime, timedelta
 from typing import Any, Final
@@ -73,6 +74,11 @@ def epoch_ms(value: Any) -> Any:
     return value
 
 
+def _unknown(name: str) -> TypeError:
+    close = difflib.get_close_matches(name, [*_RENAMED, "job_id", *_SPECIAL], n=1, cutoff=0.75)
+    return TypeError(f"unknown job option {name!r}" + (f"; did you mean {close[0]!r}?" if close else ""))
+
+
 def wire_options(options: Mapping[str, Any], custom_id_field: str = "jobId") -> dict[str, Any]:
     """Translate job options. An option that is None counts as not given.
 
@@ -104,7 +110,7 @@ def wire_options(options: Mapping[str, Any], custom_id_field: str = "jobId") -> 
         elif name in _CAMEL_CASE:
             wire.update(wire_options({_CAMEL_CASE[name]: value}, custom_id_field))
         else:
-            raise TypeError(f"unknown job option {name!r}")
+            raise _unknown(name)
     unique_key = options.get("unique_key")
     if unique_key is not None:
         wire["uniqueKey"] = unique_key

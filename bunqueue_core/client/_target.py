@@ -12,6 +12,10 @@ from bunqueue_core.client._session import TelemetryHandler, TlsOption
 #: ``1`` makes clients embedded that do not say.
 EMBEDDED_VARIABLE: Final = "BUNQUEUE_EMBEDDED"
 
+#: Where a server is that no argument names.
+DEFAULT_HOST: Final = "localhost"
+DEFAULT_PORT: Final = 6789
+
 #: Keys of a connection given as a mapping → argument of ``Connection``.
 _CONNECTION_KEYS: Final[Mapping[str, str]] = {
     "host": "host",
@@ -64,6 +68,8 @@ def find_target(
         if embedded is False:
             raise ValueError("data_path is for embedded clients only")
         embedded = True
+    if embedded and (host != DEFAULT_HOST or port != DEFAULT_PORT or token is not None or tls is not None):
+        raise ValueError("a client is either embedded or has a server (host, port, token, tls), not both")
     if embedded is None:
         embedded = connection is None and os.environ.get(EMBEDDED_VARIABLE) == "1"
     if embedded:

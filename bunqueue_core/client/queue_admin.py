@@ -18,7 +18,8 @@ class QueueAdmin(QueueCalls):
 
     def get_dlq(self, count: int | None = None) -> list[dict[str, Any]]:
         """Records of the dead jobs, oldest first, at most ``count``."""
-        return list((self._of_queue("Dlq", count=count)).get("jobs") or ())
+        response = self._of_queue("Dlq", count=count)
+        return [_job_reads.job_record(record) for record in response.get("jobs") or ()]
 
     def get_dlq_entries(self, filter: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
         """Dead letters, oldest first.

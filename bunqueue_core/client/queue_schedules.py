@@ -174,7 +174,7 @@ class QueueSchedules(QueueCalls):
 
     def list_webhooks(self) -> list[dict[str, Any]]:
         """All webhooks of the server, without their secrets."""
-        return list(_job_reads.data_of(self._call("ListWebhooks")).get("webhooks") or ())
+        return list(_job_reads.whole_numbers(_job_reads.data_of(self._call("ListWebhooks")).get("webhooks") or []))
 
     def set_webhook_enabled(self, webhook_id: str, enabled: bool) -> None:
         """Switch a webhook on or off.

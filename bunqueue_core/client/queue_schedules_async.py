@@ -173,7 +173,9 @@ class QueueSchedules(QueueCalls):
 
     async def list_webhooks(self) -> list[dict[str, Any]]:
         """All webhooks of the server, without their secrets."""
-        return list(_job_reads.data_of(await self._call("ListWebhooks")).get("webhooks") or ())
+        return list(
+            _job_reads.whole_numbers(_job_reads.data_of(await self._call("ListWebhooks")).get("webhooks") or [])
+        )
 
     async def set_webhook_enabled(self, webhook_id: str, enabled: bool) -> None:
         """Switch a webhook on or off.

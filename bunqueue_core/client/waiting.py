@@ -41,7 +41,11 @@ def wait_for_result(verbs: Verbs, job_id: str, timeout_ms: float | None) -> Any:
         return widen(response.get("result"))
     state = (settled(verbs.command("GetState", {"id": job_id}))).get("state")
     if state == "failed":
-        raise CommandError(f"job {job_id} failed before completion")
+        failure = CommandError(f"job {job_id} failed before completion")
+        reason = (settled(verbs.command("GetJob", {"id": job_id}))).get("job", {}).get("failedReason")
+        if reason:
+            failure.add_note(f"its last error: {reason}")
+        raise failure
     if state == "completed":
         return widen((settled(verbs.command("GetResult", {"id": job_id}))).get("result"))
     raise CommandTimeoutError(f"waitUntilFinished timed out after {wait_ms}ms")

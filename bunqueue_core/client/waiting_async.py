@@ -42,7 +42,11 @@ async def wait_for_result(verbs: Verbs, job_id: str, timeout_ms: float | None) -
         return widen(response.get("result"))
     state = (await asettled(verbs.command("GetState", {"id": job_id}))).get("state")
     if state == "failed":
-        raise CommandError(f"job {job_id} failed before completion")
+        failure = CommandError(f"job {job_id} failed before completion")
+        reason = (await asettled(verbs.command("GetJob", {"id": job_id}))).get("job", {}).get("failedReason")
+        if reason:
+            failure.add_note(f"its last error: {reason}")
+        raise failure
     if state == "completed":
         return widen((await asettled(verbs.command("GetResult", {"id": job_id}))).get("result"))
     raise CommandTimeoutError(f"waitUntilFinished timed out after {wait_ms}ms")
