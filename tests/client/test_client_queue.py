@@ -141,8 +141,10 @@ def test_what_cannot_be_encoded_is_refused_before_it_is_sent(target: Target, nam
 
 def test_wrong_arguments_are_refused(target: Target, name: str) -> None:
     with Queue(name, **target) as queue:
-        with pytest.raises(TypeError, match="unknown job option 'colour'"):
+        with pytest.raises(TypeError, match=r"unknown job option 'colour'$"):
             queue.add("a", {}, colour="red")
+        with pytest.raises(TypeError, match="unknown job option 'prioritty'; did you mean 'priority'"):
+            queue.add("a", {}, prioritty=1)
         with pytest.raises(CommandError, match="Job name must be"):
             queue.add("", {})
         with pytest.raises(CommandError, match="maxAttempts must be at least 1"):

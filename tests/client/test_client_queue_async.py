@@ -140,8 +140,10 @@ async def test_what_cannot_be_encoded_is_refused_before_it_is_sent(target: Targe
 
 async def test_wrong_arguments_are_refused(target: Target, name: str) -> None:
     async with Queue(name, **target) as queue:
-        with pytest.raises(TypeError, match="unknown job option 'colour'"):
+        with pytest.raises(TypeError, match=r"unknown job option 'colour'$"):
             await queue.add("a", {}, colour="red")
+        with pytest.raises(TypeError, match="unknown job option 'prioritty'; did you mean 'priority'"):
+            await queue.add("a", {}, prioritty=1)
         with pytest.raises(CommandError, match="Job name must be"):
             await queue.add("", {})
         with pytest.raises(CommandError, match="maxAttempts must be at least 1"):
