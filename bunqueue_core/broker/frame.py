@@ -708,7 +708,7 @@ class LocalFrame(Broker):
             seen += jump
         late = now - max(seen, self._armed_for if self._armed_for is not None else now)
         if late > CLOCK_TOLERANCE_MS:
-            self._engine.grant(late)
+            self._engine.grant(late + CLOCK_TOLERANCE_MS)  # renewals that arrived meanwhile have yet to be read
 
     def drive(self, answer: Answer[Any], timeout: float | None) -> None:
         """Wait in the calling thread; commit for all who wait rather than wait for another thread to do it."""

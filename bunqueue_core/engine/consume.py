@@ -245,8 +245,7 @@ class Consuming(Producing):
             )
         else:
             self.record_attempt(job, now, "stalled", "Lock expired")
-            job.started_at = None
-            job = self.requeue(queue, job, now)
+            job = self._come_back(queue, job, now)
             self.marks.changed(job)
             self.emit("stalled", job, now)
 
@@ -403,8 +402,10 @@ class Consuming(Producing):
         Without one, what live jobs still need of them stays: that they completed, and their results.
         """
         limit = self.settings.max_completed_jobs
-        count = max(1, limit // 10)
+        tenth = max(1, limit // 10)
         order = self.completed_order
+        before = self.completed_in_memory
+        count = min(before - limit + tenth, 2 * tenth + 100)
         # What is not on disk yet can be read nowhere else.
         for job in [] if self.marks.in_flight else list(islice(order.values(), count)):
             queue = self.queues[job.queue]
@@ -422,9 +423,8 @@ class Consuming(Producing):
                 self.evicted = True
                 self.results.pop(job.id, None)
                 del self.jobs[job.id]
-        self.evict_above = limit
-        if self.completed_in_memory > limit:
-            self.evict_above = self.completed_in_memory + count
+        now_there = self.completed_in_memory
+        self.evict_above = limit if now_there < limit else now_there if now_there < before else now_there + tenth
 
     def _evict_results(self) -> None:
         """Let the oldest tenth of the results go; they are read from the journal from then on."""
@@ -601,6 +601,12 @@ class Consuming(Producing):
             released += 1
         return released
 
+    def _come_back(self, queue: QueueState, job: Job, now: int) -> Job:
+        """Requeue a job that was active and keeps its place; the clock may have been set back since it was due."""
+        job.started_at = None
+        job.run_at = min(job.run_at, now)
+        return self.requeue(queue, job, now)
+
     def _lost(self, queue: QueueState, job: Job, now: int) -> None:
         """The connection that held a job is gone, and with it the worker's outcome.
 
@@ -624,11 +630,13 @@ class Consuming(Producing):
         if history is None:
             history = job.history = RetryHistory()
         history.losses = losses
-        job.started_at = None
         job.last_heartbeat = now
         if losses > 1:
+            job.started_at = None
             job.run_at = now + self.retry_delay(job, losses - 1)
-        job = self.requeue(queue, job, now)
+            job = self.requeue(queue, job, now)
+        else:
+            job = self._come_back(queue, job, now)
         self.marks.changed(job)
 
     def give_back(self, job: Job, token: str | None, now: int) -> bool:
@@ -643,10 +651,9 @@ class Consuming(Producing):
                 queue.unique[job.unique_key] = key  # it was this job's all the time
             elif job.options.dedup_scope == "waiting":
                 self.claim_key(queue, job, now)
-        job.started_at = None
         if job.timeline and job.timeline[-1]["state"] == "active":
             job.timeline.pop()
-        job = self.requeue(queue, job, now)
+        job = self._come_back(queue, job, now)
         self.marks.changed(job)
         return True
 

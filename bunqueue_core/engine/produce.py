@@ -272,6 +272,7 @@ class Producing(DependencyRules):
                 or owner.id in spec.depends_on
                 or owner.id in plan.wanted
                 or owner.id in plan.linked
+                or (spec.parent_queue is not None and owner.id == spec.parent_id)
             ):
                 raise Conflict(f"Cannot replace deduplicated job {owner.id} because live jobs depend on it")
             return owner
