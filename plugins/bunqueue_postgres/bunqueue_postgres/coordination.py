@@ -352,9 +352,8 @@ class Coordinator:
             )
             for _, name in rows:
                 broker.wake(name, 1_000_000)
-        ids = broker.waited
-        if ids:
-            await broker.look_at_waits(ids)
+        if broker.waits:
+            await broker.look_at_waits()
         await broker.tell_webhooks()
         broker.feed.poke()
 

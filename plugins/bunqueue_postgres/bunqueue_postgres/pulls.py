@@ -20,13 +20,14 @@ LONGEST_TIMER_MS: Final = 86_400_000
 class Waiter:
     """One pull that has not been answered."""
 
-    __slots__ = ("answer", "cancelled", "last", "request", "timer", "turn")
+    __slots__ = ("answer", "cancelled", "fresh", "last", "request", "timer", "turn")
 
     def __init__(self, request: PullRequest, turn: int) -> None:
         self.request = request
         self.turn = turn  #: order of arrival
         self.answer: Answer[list[Delivery]] = Answer()
         self.cancelled = False
+        self.fresh = True  #: it has not looked yet
         self.last = request.wait_ms <= 0  #: the next look is the last: its time is up
         self.timer: asyncio.TimerHandle | None = None
 
@@ -65,6 +66,7 @@ class PullDesk:
         self.limited = False  #: the queue had a limit when it was last claimed from
         self.watchful = False  #: it had a limit or groups then: the end of a job may let another start
         self._running = False
+        self._claiming: list[Waiter] = []  #: those that the claim under way is for
         self._woken = 0  #: jobs announced while a claim was under way, which it may have missed
         self._due: asyncio.TimerHandle | None = None
 
@@ -104,7 +106,7 @@ class PullDesk:
 
     def release(self, session: str) -> None:
         """Answer the session's pulls empty; what a claim under way finds for them is given back."""
-        for waiter in [*self.parked, *self._pending]:
+        for waiter in self._unanswered():
             if waiter.request.session == session:
                 self._drop(waiter)
                 waiter.answer.settle([])
@@ -115,8 +117,8 @@ class PullDesk:
         self._draining = True
 
     def close(self) -> None:
-        """Answer every pull empty."""
-        for waiter in [*self.parked, *self._pending]:
+        """Answer every pull empty; what a claim under way finds is given back."""
+        for waiter in self._unanswered():
             self._drop(waiter)
             waiter.answer.settle([])
         if self._due is not None:
@@ -151,6 +153,9 @@ class PullDesk:
         for waiter in woken:
             del self.parked[waiter]
         self._pending.extendleft(reversed(woken))
+
+    def _unanswered(self) -> list[Waiter]:
+        return [waiter for waiter in (*self.parked, *self._pending, *self._claiming) if not waiter.answer.ready]
 
     def _drop(self, waiter: Waiter) -> None:
         waiter.cancelled = True
@@ -192,7 +197,15 @@ class PullDesk:
             self._rest()
 
     def _take(self) -> list[Waiter]:
+        if self.parked:
+            # Whoever waits already has the first of what newcomers may find.
+            asked = sum(waiter.request.count for waiter in self._pending if waiter.fresh)
+            if asked:
+                self._unpark(asked)
+                self._pending = deque(sorted(self._pending, key=_turn))
         pending = self._pending
+        for waiter in pending:
+            waiter.fresh = False
         waiters: list[Waiter] = []
         rows = 0
         while pending:
@@ -209,13 +222,17 @@ class PullDesk:
 
     async def _serve(self, waiters: list[Waiter]) -> None:
         self._woken = 0
+        self._claiming = waiters
         try:
             claimed = [[] for _ in waiters] if self._draining else await self._claim(self, waiters)
         except Exception as error:
             for waiter in waiters:
-                self._drop(waiter)
-                waiter.answer.fail(error)
+                if not waiter.cancelled:
+                    self._drop(waiter)
+                    waiter.answer.fail(error)
             return
+        finally:
+            self._claiming = []
         empty: list[Waiter] = []
         deliveries: list[Delivery]
         for waiter, deliveries in zip(waiters, claimed, strict=True):

@@ -98,7 +98,7 @@ async def test_an_expired_owner_cannot_acknowledge(start: Any) -> None:
     (delivery,) = await pull(one, lock_ttl_ms=200)
 
     async def recovered() -> bool:
-        return (await other.states([id])) != ["active"]
+        return bool((await other.states([id])) != ["active"])
 
     await until(recovered)
     (again,) = await pull(other)

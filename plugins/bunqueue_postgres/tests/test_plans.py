@@ -36,10 +36,10 @@ class Plans:
         self.session = uuid.uuid4()
         self.connection = psycopg.connect(dsn, autocommit=True)
         run = self.connection.execute
-        run(load_schema())  # type: ignore[call-overload]
+        run(load_schema())
         run("SET plan_cache_mode = force_generic_plan")
         for refused in ("seqscan", "hashjoin", "mergejoin"):
-            run(f"SET enable_{refused} = off")  # type: ignore[call-overload]
+            run(f"SET enable_{refused} = off")
         run("INSERT INTO bunqueue.namespaces (name) VALUES ('n')")
         run("INSERT INTO bunqueue.queues (ns, name, listed, priorities) VALUES (1, 'q', true, '{5,0}')")
         run("INSERT INTO bunqueue.brokers VALUES (1, 'b', %s, 0, bunqueue.now_ms())", (self.session,))
@@ -53,12 +53,12 @@ class Plans:
             {"prefix": "'c'", "priority": 0, "run_at": "1000", "status": 4, "count": DONE},
             {"prefix": "'a'", "priority": 0, "run_at": "1000", "status": 3, "count": ACTIVE},
         ):
-            run(_FILL.format(**fill))  # type: ignore[call-overload]
+            run(_FILL.format(**fill))
 
     def touch(self) -> None:
         """Have every plan made while there is nothing."""
         for statement in (self.claim(1), *self.others("x")):
-            self.connection.execute(statement)  # type: ignore[call-overload]
+            self.connection.execute(statement)
 
     def claim(self, count: int) -> str:
         tokens = ",".join(f"'t{n}'" for n in range(count))
@@ -83,7 +83,7 @@ class Plans:
 
     def explain(self, statement: str) -> tuple[set[str], int]:
         """Ways in which the table of jobs is read, and rows of it that were looked at."""
-        row = self.connection.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {statement}").fetchone()  # type: ignore[call-overload]
+        row = self.connection.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {statement}").fetchone()
         assert row is not None
         ways: set[str] = set()
         looked_at = 0
@@ -107,11 +107,11 @@ class Plans:
 def plans(postgres: PostgresServer) -> Iterator[Plans]:
     name = f"t{uuid.uuid4().hex}"
     with psycopg.connect(postgres.dsn, autocommit=True) as admin:
-        admin.execute(f'CREATE DATABASE "{name}"')  # type: ignore[call-overload]
+        admin.execute(f'CREATE DATABASE "{name}"')
         plans = Plans(postgres.dsn.rsplit("/", 1)[0] + f"/{name}")
         yield plans
         plans.connection.close()
-        admin.execute(f'DROP DATABASE "{name}" WITH (FORCE)')  # type: ignore[call-overload]
+        admin.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
 
 
 def test_a_claim_looks_at_what_it_takes(plans: Plans) -> None:

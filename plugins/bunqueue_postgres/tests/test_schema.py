@@ -45,10 +45,10 @@ async def test_a_broker_that_joins_changes_nothing(database: str, open_broker: O
     first = open_broker(url=database)
     await first.start()
     with psycopg.connect(database, autocommit=True) as look:
-        before = look.execute(objects).fetchall()  # type: ignore[call-overload]
+        before = look.execute(objects).fetchall()
         second = open_broker(url=database)
         await second.start()
-        assert look.execute(objects).fetchall() == before  # type: ignore[call-overload]
+        assert look.execute(objects).fetchall() == before
     await first.close()
     await second.close()
 
@@ -73,6 +73,6 @@ async def test_every_statement_can_be_prepared(database: str, open_broker: OpenB
     await broker.start()
     queries = load_queries()
     with psycopg.connect(database, autocommit=True) as connection:
-        for name in queries.__slots__:  # type: ignore[attr-defined]
+        for name in queries.__slots__:
             connection.execute(b"PREPARE " + name.encode() + b"_ AS " + getattr(queries, name))
     await broker.close()

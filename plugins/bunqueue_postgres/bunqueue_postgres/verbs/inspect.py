@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Sequence
-from typing import Any, Final
+from time import monotonic
+from typing import Any, Final, NamedTuple
 
 from psycopg.types.numeric import Int4, Int8
 
@@ -129,7 +130,7 @@ class Inspecting(BrokerBase):
     async def _flush_results(self, calls: list[Call[Sequence[str]]]) -> None:
         keys = list({to_key(id) for call in calls for id in call.input})
         rows = await self.database.run(self.queries.outcomes, (Int4(self.ns), arrays.texts(keys)))
-        known = {key: result for key, _, result in rows if result is not None}
+        known = {key: result for key, status, result, _ in rows if status != Location.GONE}
         for call in calls:
             call.answer.settle([known.get(to_key(id)) for id in call.input])
 
@@ -151,17 +152,21 @@ class Inspecting(BrokerBase):
 
     async def _wait(self, id: str, timeout_ms: int) -> tuple[bool, bytes | None]:
         # Registered before the look, so that an end between the two is not missed.
+        began = monotonic()
         ended: Answer[tuple[bool, bytes | None]] = Answer()
         self.waits.setdefault(id, []).append(ended)
         try:
-            if not await self.look_at_waits([id]):
+            end = (await self._ends([id])).get(id)
+            if ended.ready:
+                return ended.value
+            if end is None or (end.removed_for is not None and end.removed_for > (monotonic() - began) * 1000):
                 raise NotFound("Job not found")
-            if not ended.ready:
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(max(0, timeout_ms) / 1000):
-                        return await ended
-                return False, None
-            return ended.value
+            if end.outcome is not None:
+                return end.outcome
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(max(0, timeout_ms) / 1000):
+                    return await ended
+            return False, None
         finally:
             answers = self.waits.get(id)
             if answers is not None and ended in answers:
@@ -169,30 +174,34 @@ class Inspecting(BrokerBase):
                 if not answers:
                     del self.waits[id]
 
-    async def look_at_waits(self, ids: Sequence[str]) -> bool:
-        """Answer waits for jobs that have ended; gives whether any of ``ids`` is known."""
-        keys = {to_key(id): id for id in ids}
-        rows = await self.database.run(self.queries.outcomes, (Int4(self.ns), arrays.texts(list(keys))))
-        found = {keys[key]: (status, result) for key, status, result in rows}
+    async def look_at_waits(self) -> None:
+        """Answer waits for jobs that other brokers have brought to their end."""
+        ids = list(self.waits)
+        ends = await self._ends(ids)
         for id in ids:
-            status, result = found.get(id, (Location.GONE, None))
-            if status == Location.COMPLETED:
-                outcome: tuple[bool, bytes | None] = (True, result)
-            elif id in found and status == Location.GONE:
-                outcome = (True, None)  # completed and removed
-            elif status in (Location.DEAD, Location.GONE):
-                outcome = (False, None)
-            else:
-                continue
-            if id in found or id in self.waits:
+            outcome = ends[id].outcome if id in ends else (False, None)
+            if outcome is not None:
                 for answer in self.waits.pop(id, ()):
                     answer.settle(outcome)
-        return any(status != Location.GONE for status, _ in found.values())
 
-    @property
-    def waited(self) -> list[str]:
-        """Jobs whose end somebody waits for at this broker."""
-        return list(self.waits)
+    async def _ends(self, ids: Sequence[str]) -> dict[str, _End]:
+        keys = {to_key(id): id for id in ids}
+        rows = await self.database.run(self.queries.outcomes, (Int4(self.ns), arrays.texts(list(keys))))
+        return {keys[key]: _end(status, result, removed_for) for key, status, result, removed_for in rows}
+
+
+class _End(NamedTuple):
+    """How a job has ended, if it has."""
+
+    outcome: tuple[bool, bytes | None] | None
+    #: Milliseconds since it was removed, if it was.
+    removed_for: int | None
+
+
+def _end(status: int, result: bytes | None, removed_for: int | None) -> _End:
+    if status in (Location.COMPLETED, Location.GONE):
+        return _End((True, result), removed_for)
+    return _End((False, None) if status == Location.DEAD else None, removed_for)
 
 
 def _first(values: list[Any]) -> Any:
