@@ -20,7 +20,7 @@ FIRST_RUN_MS: Final = 60_000
 _LONGEST_WAIT_MS: Final = 3_600_000
 
 #: What the thread's priority is lowered by, where a thread has one of its own (Linux): compressing gives way to serving.
-_NICENESS: Final = 5
+_NICENESS: Final = 10
 
 Work = Literal["backup", "verify"]
 
