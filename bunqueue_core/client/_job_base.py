@@ -455,11 +455,11 @@ def stack_of(error: BaseException | str, lines: int = STACK_LINES) -> list[str] 
     """The last ``lines`` lines of the traceback from the processor on (a server keeps the first ones that it is sent)."""
     if isinstance(error, str) or lines <= 0:
         return None
-    text = "".join(traceback.format_exception(type(error), error, _beyond_the_client(error.__traceback__)))
+    text = "".join(traceback.format_exception(type(error), error, beyond_the_client(error.__traceback__)))
     return [line for line in text.splitlines() if line.strip()][-lines:]
 
 
-def _beyond_the_client(trace: TracebackType | None) -> TracebackType | None:
+def beyond_the_client(trace: TracebackType | None) -> TracebackType | None:
     """The traceback from the processor's first frame on; all of it, if the client itself raised the error."""
     own = trace
     while own is not None and own.tb_frame.f_code.co_filename.startswith(_CLIENT):

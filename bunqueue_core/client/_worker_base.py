@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import heapq
 import inspect
+import logging
 import os
 import socket
 import threading
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from bunqueue_core.client._cancel_signal import CancelSignal, ProcessorContext
 from bunqueue_core.client._events import LOGGER, Emitter
-from bunqueue_core.client._job_base import JobBase, error_text, stack_of
+from bunqueue_core.client._job_base import JobBase, beyond_the_client, error_text, stack_of
 from bunqueue_core.client._worker_limits import BatchOptions, Gatherer, make_limiters
 from bunqueue_core.client._worker_options import WorkerOptions
 from bunqueue_core.model.errors import (
@@ -270,8 +271,16 @@ class WorkerBase(Emitter):
                 self.emit("completed", outcome.job, outcome.value)
         elif type(verb) is Failure:
             self.failed += 1
-            if "failed" in self._listeners:
-                self.emit("failed", outcome.job, outcome.value)
+            if not self.emit("failed", outcome.job, outcome.value):
+                self._log_failure(outcome.job, outcome.value)
+
+    def _log_failure(self, job: Any, error: BaseException) -> None:
+        """Tell the log of a failure that nobody listens to; its traceback, too, where the log is a detailed one."""
+        trace = (
+            (type(error), error, beyond_the_client(error.__traceback__)) if LOGGER.isEnabledFor(logging.DEBUG) else None
+        )
+        text = f"{type(error).__name__}: {error_text(error)}"
+        LOGGER.warning("job %s of '%s' failed: %s", job.id, self.queue_key, text, exc_info=trace)
 
     # -- trouble ------------------------------------------------------------------------------------------------------
 

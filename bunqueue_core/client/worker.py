@@ -31,7 +31,8 @@ class Worker(WorkerLoop):
     Events (:meth:`on`): ``ready()``, ``active(job)``, ``completed(job, result)``, ``failed(job, error)`` (each attempt),
     ``progress(job, progress)``, ``log(job, message)``, ``stalled(job_id, "active")`` (of any worker of the queue), ``drained()``,
     ``cancelled({"jobId", "reason"})``, ``error(error)``, ``closed()``. ``completed`` and ``failed`` come after the broker has
-    confirmed.
+    confirmed. ``failed`` and ``error`` go to the logger ``bunqueue`` where nobody listens to them: a line each, at its level
+    DEBUG with the traceback of the processor.
 
     Args:
         queue: name of the queue.

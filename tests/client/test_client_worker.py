@@ -133,6 +133,28 @@ def test_a_failure_is_retried_and_then_dead(target: Target, name: str) -> None:
         log.until("failed", 4)
 
 
+def test_a_failure_that_nobody_listens_to_is_logged(
+    target: Target, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    def process(job: Job) -> None:
+        raise ValueError("went wrong")
+
+    ids = []
+    with Queue(name, **target) as queue:
+        for level in ("WARNING", "DEBUG"):
+            with caplog.at_level(level, "bunqueue"):
+                with Worker(name, process, **target):
+                    job = queue.add("a", {}, attempts=1)
+                    with pytest.raises(CommandError):
+                        job.wait_until_finished(ttl_ms=5000)
+            ids.append(job.id)
+    records = [record for record in caplog.records if "went wrong" in record.getMessage()]
+    assert [record.getMessage() for record in records] == [
+        f"job {id} of '{name}' failed: ValueError: went wrong" for id in ids
+    ]
+    assert [record.exc_info is not None for record in records] == [False, True]
+
+
 def test_an_unrecoverable_failure_is_dead_at_once(target: Target, name: str) -> None:
     def process(job: Job) -> None:
         raise UnrecoverableError
