@@ -141,11 +141,11 @@ async def test_a_failure_that_nobody_listens_to_is_logged(
     ids = []
     async with Queue(name, **target) as queue:
         for level in ("WARNING", "DEBUG"):
-            with caplog.at_level(level, "bunqueue"):
-                async with Worker(name, process, **target):
-                    job = await queue.add("a", {}, attempts=1)
-                    with pytest.raises(CommandError):
-                        await job.wait_until_finished(ttl_ms=5000)
+            caplog.set_level(level, "bunqueue")
+            async with Worker(name, process, **target):
+                job = await queue.add("a", {}, attempts=1)
+                with pytest.raises(CommandError):
+                    await job.wait_until_finished(ttl_ms=5000)
             ids.append(job.id)
     records = [record for record in caplog.records if "went wrong" in record.getMessage()]
     assert [record.getMessage() for record in records] == [
