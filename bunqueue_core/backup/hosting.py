@@ -122,7 +122,8 @@ class ServerBackups:
         self._backups = Backups(
             store,
             files,
-            source=broker.snapshot_source(),
+            # The copy comes from the files, not from the broker's own source: that one also waits for the disk, and this copy is
+            # gone again within minutes, most of it before it was ever written there.
             flush=_flush_in(loop, broker),
             retention=backup.retention,
             version=__version__,

@@ -37,7 +37,8 @@ class S3Backup(SettingsModel):
         default="us-east-1", description="Region that requests are signed for."
     )
     virtual_hosted_style: Annotated[bool | None, Env("S3_VIRTUAL_HOSTED_STYLE")] = Field(
-        default=None, description="The endpoint's host already contains the bucket; None addresses by path."
+        default=None,
+        description="Address the bucket by host, which the endpoint may contain already; None addresses by path.",
     )
     prefix: Annotated[str, Env("S3_BACKUP_PREFIX")] = Field(
         default="backups/", description="What every key begins with, taken as it is: no separator is added."
