@@ -359,6 +359,7 @@ class LocalFrame(Broker):
                 totalFailed=engine.totals.failed,
                 queues=len(engine.queues),
                 jobs=len(engine.jobs),
+                blockedJobs=len(engine.blocked),
                 locks=sum(job.lease is not None for queue in engine.queues.values() for job in queue.active.values()),
                 sessions=len(engine.sessions),
                 webhooks=len(engine.webhooks),
