@@ -190,7 +190,7 @@ class Recovering(Retaining):
         queue = self.queue(job.queue)
         self.jobs[job.id] = job
         self.add_dead_letter(queue, entry, row_id)
-        if job.options.dedup_scope == "window":
+        if job.options.dedup_scope == "window" and job.options.dedup_ttl_ms is not None:
             self._restore_key(queue, job, now)
 
     def restore_completed(self, jobs: list[Job], now: int) -> None:
@@ -206,7 +206,7 @@ class Recovering(Retaining):
                     continue
                 if options.remove_on_complete.age_ms is not None:
                     self.expire_completed_at(job, (job.completed_at or now) + options.remove_on_complete.age_ms)
-                if options.dedup_scope == "window":
+                if options.dedup_scope == "window" and options.dedup_ttl_ms is not None:
                     self._restore_key(self.queue(job.queue), job, now)
 
     def finish_recovery(self, completed_counts: dict[str, int], now: int) -> None:
