@@ -14,11 +14,13 @@ import msgpack
 from fixtures.scripted_broker import Sink
 from fuzz_requests import SHORT_WAIT_MS, STATES, Fuzzer, pack
 
+from bunqueue_core.broker.local import LocalBroker
 from bunqueue_core.commands import COMMANDS
 from bunqueue_core.config import load_settings
 from bunqueue_core.logging import Logger
 from bunqueue_core.plugins.manager import PluginManager
 from bunqueue_core.server.lifecycle import Server
+from bunqueue_core.testing.invariants import check_broker
 
 #: Seconds until an answer, or the end of a connection, must have come.
 PATIENCE_S: Final = 30.0
@@ -192,12 +194,19 @@ class Target:
         assert answer["ok"], (command, fields, answer)
         return answer
 
+    def check_engine(self) -> None:
+        """Check every counter and index of the engine against the jobs that it holds."""
+        broker = self._server._broker
+        assert isinstance(broker, LocalBroker)
+        check_broker(broker)
+
     async def check_state(self) -> dict[str, dict[str, str]]:
         """Check that counts, listings and single jobs tell the same of every queue.
 
         Returns:
             the state of every job by id, by queue.
         """
+        self.check_engine()
         client = await self.connect()
         queues = (await self.ask(client, "ListQueues"))["queues"]
         assert len(set(queues)) == len(queues)

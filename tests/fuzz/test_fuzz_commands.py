@@ -47,6 +47,7 @@ async def fuzz(seed: str, storage: str, directory: Path, rounds: int) -> None:
         for round in range(rounds):
             await send_commands(fuzzer, target, clients)
             await send_frames(fuzzer, target)
+            target.check_engine()
             at = round % len(clients)
             await clients[at].close()
             clients[at] = await target.connect()

@@ -46,6 +46,7 @@ async def fuzz(seed: str, directory: Path, rounds: int) -> None:
             for start in range(0, len(requests), 20):
                 await send_messages(fuzzer, target, client, fuzzer.feed())
                 await send_messages(fuzzer, target, client, requests[start : start + 20])
+            target.check_engine()
         await target.quiet()
         states = await target.check_state()
     finally:
