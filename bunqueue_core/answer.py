@@ -38,7 +38,7 @@ class Driver(Protocol):
 class Answer(Generic[T]):
     """A value or an error that is there now or will be. See the module's head."""
 
-    __slots__ = ("_callbacks", "_content", "_driver", "_on_cancel", "_state")
+    __slots__ = ("_callbacks", "_content", "_driver", "_on_cancel", "_state", "_turn")
 
     def __init__(
         self,
@@ -46,6 +46,8 @@ class Answer(Generic[T]):
         on_cancel: Callable[[Answer[T]], None] | None = None,
     ) -> None:
         self._state = _PENDING
+        #: Whoever takes the only element settles the answer: two threads may try at once.
+        self._turn: list[None] | None = [None]
         self._content: Any = None
         self._driver = driver
         self._on_cancel = on_cancel
@@ -60,6 +62,7 @@ class Answer(Generic[T]):
         answer._driver = None
         answer._on_cancel = None
         answer._callbacks = None
+        answer._turn = None
         return answer
 
     @classmethod
@@ -102,7 +105,12 @@ class Answer(Generic[T]):
         return self._settle(_ERROR, error)
 
     def _settle(self, state: int, content: Any) -> bool:
-        if self._state != _PENDING:
+        turn = self._turn
+        if not turn:
+            return False
+        try:
+            turn.pop()
+        except IndexError:
             return False
         self._content = content
         self._state = state
