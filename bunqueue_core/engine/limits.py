@@ -42,10 +42,11 @@ class RateLimiter:
         self._tokens -= 1
 
     def next_at(self, now: int) -> int | None:
-        """When the next token will be there (epoch ms); None if never."""
+        """When the next token will be there, or the limit gone (epoch ms); None if never."""
         if self.limit < 1:
             return self.expires_at
-        return now + self.wait_ms(now)
+        token_at = now + self.wait_ms(now)
+        return token_at if self.expires_at is None else min(token_at, self.expires_at)
 
     def wait_ms(self, now: int, max_jobs: int | None = None) -> int:
         """ms until a token is there, as ``GetQueueLimits`` shows it: 0 if one is, or if fewer than ``max_jobs`` were used."""

@@ -64,3 +64,10 @@ def test_a_fractional_bound_rounds_up() -> None:
     limiter.active = 2
     assert limiter.full
     assert ConcurrencyLimiter(0).full
+
+
+def test_who_waits_for_a_token_waits_no_longer_than_the_limit_lasts() -> None:
+    rate = RateLimiter(1, 60_000, expires_at=10_000, now=0)
+    assert rate.ready(0)
+    rate.take()
+    assert rate.next_at(0) == 10_000
