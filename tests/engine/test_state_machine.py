@@ -82,7 +82,7 @@ DEFAULTS = (
 RUN_STEPS = 500
 
 #: Every state, count and listing is compared after this many steps.
-LOOK_EVERY = 25
+LOOK_EVERY = 40
 
 #: More jobs than this, and the next step removes some.
 MANY_JOBS = 50
