@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from bunqueue_core.model.errors import Conflict
 from bunqueue_core.model.requests import Delivery, GroupDefaults
 from bunqueue_core.testing.conformance.harness import Harness, ids_of, job, unpack
@@ -99,6 +101,15 @@ class LimitCases(Kit):
         h.taken()
         limits = h.call("queue_limits", "q")
         assert (limits.rate_max, limits.rate_duration_ms, limits.concurrency, limits.maxed) == (5, 2_000, 1, True)
+
+    @rule("S-362")
+    @pytest.mark.parametrize("limit", [0.5, 5e-324, float(2**53 - 1)])
+    def test_odd_limits_are_shown(self, h: Harness, limit: float) -> None:
+        h.call("set_rate_limit", "q", limit, 2**53 - 1)
+        h.call("set_concurrency", "q", limit)
+        limits = h.call("queue_limits", "q")
+        assert (limits.rate_max, limits.rate_duration_ms, limits.concurrency) == (limit, 2**53 - 1, limit)
+        assert 0 <= limits.rate_ttl_ms <= 2**53 - 1
 
     @rule("S-363")
     def test_limits_are_of_one_queue(self, h: Harness) -> None:

@@ -8,6 +8,7 @@ from typing import Any, Final
 from psycopg.types.numeric import Float8, Int4, Int8
 
 from bunqueue_core.answer import Answer
+from bunqueue_core.model.options import SAFE_INTEGER
 from bunqueue_core.model.requests import GroupDefaults, QueueLimits
 from bunqueue_postgres import arrays
 from bunqueue_postgres.database import Connection
@@ -68,7 +69,8 @@ class Bucket:
             return 0
         if self.tokens >= 1 or self.limit <= 0:
             return 0
-        return math.ceil((1 - self.tokens) * self.duration_ms / self.limit)
+        wait = (1 - self.tokens) * self.duration_ms / self.limit
+        return math.ceil(wait) if wait < SAFE_INTEGER else SAFE_INTEGER
 
     def retry_ms(self, now: int) -> int | None:
         """ms until the next token; None if there is never one."""
