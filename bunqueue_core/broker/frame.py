@@ -20,16 +20,16 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 from bunqueue_core.answer import Answer
 from bunqueue_core.broker.hosts import Host, LoopHost, ManualHost, ThreadHost
 from bunqueue_core.broker.protocol import Broker, Capabilities
+from bunqueue_core.broker.readthrough import ReadThrough
+from bunqueue_core.broker.recovery import Recovery
 from bunqueue_core.engine.base import EngineSettings
 from bunqueue_core.engine.engine import Engine
-from bunqueue_core.model.errors import BrokerClosed, CommandError, JournalError, StorageUnavailable
-from bunqueue_core.model.job import Job, Location
+from bunqueue_core.model.errors import BrokerClosed, CommandError, StorageUnavailable
+from bunqueue_core.model.job import Location
 from bunqueue_core.model.options import JobReader
-from bunqueue_core.model.payload import Packer
 from bunqueue_core.model.ports import Ports
 from bunqueue_core.model.requests import (
     Delivery,
-    DlqEntry,
     Event,
     GroupDefaults,
     Health,
@@ -48,25 +48,12 @@ from bunqueue_core.storage.buffer import (
     Waiter,
     WriteBuffer,
 )
-from bunqueue_core.storage.changes import (
-    CRON_TABLE,
-    FLOW_FAILURE_TABLE,
-    GROUP_TABLE,
-    LOG_TABLE,
-    METRICS_TABLE,
-    PROOF_TABLE,
-    WEBHOOK_TABLE,
-)
 from bunqueue_core.storage.journal import Journal, KeepsLog, SnapshotSource
-from bunqueue_core.storage.records import CorruptDependencies, dlq_from_row, job_from_row
 
 if TYPE_CHECKING:
     from bunqueue_core.plugins.drivers import BackoffStrategy, JournalSettings, ScheduleKind
 
 T = TypeVar("T")
-
-#: Rows that are read at once at start.
-LOAD_BATCH: Final = 10_000
 
 #: Deadlines fired in one go before others get a turn.
 DUE_AT_ONCE: Final = 1_000
@@ -80,6 +67,9 @@ CLOCK_TOLERANCE_MS: Final = 1_000
 #: Completed jobs that one retention tick deletes at most, and the time between two ticks, ms.
 RETENTION_BATCH: Final = 1_000
 RETENTION_INTERVAL_MS: Final = 10_000
+
+#: Completed jobs that a tick looks through at most for some that nothing depends on.
+MAX_LOOKED_THROUGH: Final = 64_000
 
 #: Events that wait for their commit at most; more only come together while the storage is away for long, and are dropped then.
 MAX_HELD_EVENTS: Final = 100_000
@@ -203,7 +193,9 @@ class LocalFrame(Broker):
         self._engine.scheduler = self._scheduler
         self._engine.has_worker = lambda queue: self.has_worker(queue)
         self._buffer: WriteBuffer | None = None
+        self._stored: ReadThrough | None = None
         if journal is not None:
+            self._stored = ReadThrough(journal, self._engine)
             self._buffer = WriteBuffer(
                 journal, self._engine.marks, self._lock, ports.now, self._settled, self._critical, log
             )
@@ -240,7 +232,7 @@ class LocalFrame(Broker):
         if journal is not None:
             journal.open()
             try:
-                self._recover(journal)
+                Recovery(self._engine, journal, self._settings.max_completed_jobs, self._log).run(self._now())
             except BaseException:
                 journal.close()
                 raise
@@ -385,101 +377,6 @@ class LocalFrame(Broker):
     def flush(self) -> bool:
         """Write everything that was accepted so far. False if the storage failed; it is tried again by itself then."""
         return self._buffer.flush(force=True) if self._buffer is not None else True
-
-    # -- recovery -----------------------------------------------------------------------------------------------------
-
-    def _recover(self, journal: Journal) -> None:
-        """Take over what the journal holds: controls, dead letters, active, pending, completed, in this order."""
-        engine = self._engine
-        begun = time.monotonic()
-        now = self._now()
-        engine.load_schedules(journal.load_table(CRON_TABLE), now)
-        for controls in journal.load_queues():
-            engine.restore_queue(controls, now)
-        for id, queue, _ in journal.load_table(PROOF_TABLE):
-            engine.proofs[id] = queue
-        failures = journal.load_table(FLOW_FAILURE_TABLE)
-        for parent_id, child_id, queue, mode, error, _ in failures:
-            engine.child_failures.setdefault(parent_id, {})[child_id] = (mode, error, queue)
-        packer = Packer()
-        buried: set[str] = set()
-        for letters in journal.load_dlq(LOAD_BATCH):
-            for stored in letters:
-                # Before the interrupted jobs: one that ends now is a new letter behind these, under a number of its own.
-                letter = dlq_from_row_or_none(stored, packer)
-                engine.next_dlq_id = max(engine.next_dlq_id, stored.id + 1)
-                if letter is not None:
-                    engine.restore_dead_letter(*letter, now)
-                    buried.add(letter[1].job.id)
-        recovered = 0
-        while True:
-            interrupted = journal.load_active(LOAD_BATCH)
-            for active in interrupted:
-                try:
-                    engine.restore_active(job_from_row(active), now, buried=active.id in buried)
-                except CorruptDependencies:
-                    engine.restore_corrupt(job_from_row(active, tolerate_corrupt=True), now)
-            recovered += len(interrupted)
-            if interrupted:
-                journal.commit(engine.marks.drain())
-                engine.marks.committed()
-            if len(interrupted) < LOAD_BATCH:
-                break
-        gated: list[Job] = []
-        pending = 0
-        for batch in journal.load_pending(LOAD_BATCH):
-            waiting: list[Job] = []
-            for row in batch:
-                if row.id in engine.jobs:
-                    continue  # was active a moment ago and has been recovered above
-                try:
-                    job = job_from_row(row)
-                except CorruptDependencies:
-                    engine.restore_corrupt(job_from_row(row, tolerate_corrupt=True), now)
-                    continue
-                (gated if job.location == Location.GATED else waiting).append(job)
-            engine.restore_pending(waiting, now)
-            pending += len(batch)
-            if pending % 100_000 < LOAD_BATCH <= pending:
-                self._log("info", "SQLite recovery progress", phase="pending", jobs=pending)
-        for batch in journal.load_completed(self._settings.max_completed_jobs, LOAD_BATCH):
-            engine.restore_completed([job_from_row(row, tolerate_corrupt=True) for row in batch], now)
-        self._adopt(journal, {id for job in gated for id in job.depends_on} - engine.jobs.keys() - engine.proofs.keys())
-        engine.restore_pending(gated, now)
-        for parent_id in [id for id in engine.child_failures if id not in engine.jobs]:
-            engine.clear_child_failures(parent_id)
-        engine.replay_failures(now)
-        for group in journal.load_table(GROUP_TABLE):
-            engine.restore_group(group)
-        for log in journal.load_table(LOG_TABLE):
-            engine.restore_logs(log)
-        for metric in journal.load_table(METRICS_TABLE):
-            engine.restore_metric(metric)
-        for webhook in journal.load_table(WEBHOOK_TABLE):
-            engine.restore_webhook(webhook)
-        engine.finish_recovery(journal.completed_counts(), now)
-        if engine.marks.pending:
-            journal.commit(engine.marks.drain())
-            engine.marks.committed()
-        self._log(
-            "info",
-            "Completed recovery",
-            interrupted=recovered,
-            pending=pending,
-            deadLetters=len(buried),
-            completed=engine.completed_in_memory,
-            queues=len(engine.queues),
-            durationMs=round((time.monotonic() - begun) * 1000),
-        )
-
-    def _adopt(self, journal: Journal, ids: set[str]) -> None:
-        """Take completed jobs into memory that only the journal holds, because something there depends on them."""
-        wanted = list(ids)
-        hides = self._engine.marks.hides
-        for start in range(0, len(wanted), 500):
-            for row in journal.read_jobs(wanted[start : start + 500]).values():
-                if row.state == "completed" and not hides(row.id, row.queue):
-                    self._engine.adopt_completed(job_from_row(row, tolerate_corrupt=True))
 
     # -- the frame of a verb ------------------------------------------------------------------------------------------
 
@@ -873,6 +770,8 @@ class LocalFrame(Broker):
         queue = engine.queues.get(name)
         if queue is not None:
             queue.waiters = len(waiting)
+            if not waiting and name in engine.kept_for_waiters:
+                engine.may_be_empty(name)
         elif waiting:
             engine.awaited[name] = len(waiting)
         else:
@@ -936,8 +835,6 @@ class LocalFrame(Broker):
                 value = function(now)
             except CommandError as error:
                 return Answer.failed(error)
-            except JournalError as error:
-                return Answer.failed(unreadable(error))
             return self._answer(value, now, durable=True)
 
     def _query(self, function: Callable[[int], T]) -> Answer[T]:
@@ -946,8 +843,6 @@ class LocalFrame(Broker):
                 return Answer.of(function(self._now()))
             except CommandError as error:
                 return Answer.failed(error)
-            except JournalError as error:
-                return Answer.failed(unreadable(error))
 
     # -- retention ----------------------------------------------------------------------------------------------------
 
@@ -956,24 +851,67 @@ class LocalFrame(Broker):
         retention = self._settings.completed_retention_ms
         if retention is None:
             return
-        self._engine.agenda.set("retention", now + RETENTION_INTERVAL_MS, self._retain)
-        before = now - retention
         engine = self._engine
-        if self._journal is not None:
-            stored = self._journal.completed_before(None, before, RETENTION_BATCH)
-            self._adopt(self._journal, {id for id, _ in stored if id not in engine.jobs})
-            ids = [id for id, _ in stored]
-        else:
-            old = takewhile(lambda job: (job.completed_at or 0) <= before, engine.completed_order.values())
-            ids = [job.id for job in islice(old, RETENTION_BATCH)]
-        removed = 0
+        engine.agenda.set("retention", now + RETENTION_INTERVAL_MS, self._retain)
+        before = now - retention
+        try:
+            ids = self._stored_before(before) if self._stored is not None else self._in_memory_before(before)
+        except StorageUnavailable as error:
+            self._log("warn", "Completed jobs could not be read; tried again later", error=str(error))
+            return
         for id in ids:
             job = engine.jobs.get(id)
-            if job is not None and job.location == Location.COMPLETED and not engine.dependents.get(id):
+            if job is not None and job.location == Location.COMPLETED:
                 engine.forget_completed(engine.queue(job.queue), job)
-                removed += 1
-        if removed and engine.noticing:
-            engine.notice("cleanup:completed-removed", count=removed)
+        if ids and engine.noticing:
+            engine.notice("cleanup:completed-removed", count=len(ids))
+
+    def _stored_before(self, before: int) -> list[str]:
+        """The oldest completed jobs that nothing depends on, taken into memory. Those that are kept stand in front of others."""
+        assert self._stored is not None
+        limit = RETENTION_BATCH
+        while True:
+            found = self._stored.completed_before(None, before, limit)
+            free = [id for id in found if not self._engine.dependents.get(id)]
+            if len(free) >= RETENTION_BATCH or len(found) < limit or limit >= MAX_LOOKED_THROUGH:
+                break
+            limit *= 2
+        del free[RETENTION_BATCH:]
+        self._stored.adopt(free)
+        return free
+
+    def _in_memory_before(self, before: int) -> list[str]:
+        engine = self._engine
+        old = takewhile(lambda job: (job.completed_at or 0) <= before, engine.completed_order.values())
+        free = (job.id for job in old if job.location == Location.COMPLETED and not engine.dependents.get(job.id))
+        return list(islice(free, RETENTION_BATCH))
+
+    def _retain_stored(self, now: int) -> None:
+        """Apply the retention of completed jobs that only the journal holds: they have to be read first."""
+        engine, stored = self._engine, self._stored
+        overdue, crowded = engine.overdue, engine.crowded
+        engine.overdue, engine.crowded = {}, {}
+        if stored is None:
+            return
+        try:
+            stored.adopt(overdue)
+            for name, count in crowded.items():
+                queue = engine.queues.get(name)
+                excess = queue.completed_count - count if queue is not None else 0
+                if excess > 0:
+                    oldest = stored.completed_before(name, now, min(excess, RETENTION_BATCH))
+                    stored.adopt(oldest)
+                    if engine.keep_newest(name, count, oldest):
+                        engine.crowded[name] = count
+        except StorageUnavailable as error:
+            self._log("warn", "Completed jobs could not be read; tried again later", error=str(error))
+            engine.overdue.update(overdue)
+            engine.crowded.update(crowded)
+            engine.agenda.set_earlier("stored-retention", now + RETENTION_INTERVAL_MS, lambda _: None)
+            return
+        engine.expire_stored(overdue, now)
+        if engine.crowded:
+            engine.agenda.set_earlier("stored-retention", now + 1, lambda _: None)
 
     # -- the journal's log --------------------------------------------------------------------------------------------
 
@@ -996,33 +934,6 @@ class LocalFrame(Broker):
         else:
             self._commits_seen = self._buffer.commits
             self._engine.agenda.set("idle-log", now + IDLE_MS, self._look_at_log)
-
-    def _retain_stored(self, now: int) -> None:
-        """Apply the retention of completed jobs that only the journal holds: they have to be read first."""
-        engine = self._engine
-        overdue, crowded = engine.overdue, engine.crowded
-        engine.overdue, engine.crowded = {}, {}
-        if self._journal is None:
-            return
-        try:
-            self._adopt(self._journal, overdue.keys() - engine.jobs.keys())
-            for name, count in crowded.items():
-                queue = engine.queues.get(name)
-                excess = queue.completed_count - count if queue is not None else 0
-                if excess > 0:
-                    stored = self._journal.completed_before(name, now, min(excess, RETENTION_BATCH))
-                    self._adopt(self._journal, {id for id, _ in stored if id not in engine.jobs})
-                    if engine.keep_newest(name, count, [id for id, _ in stored]):
-                        engine.crowded[name] = count
-        except JournalError as error:
-            self._log("warn", "Completed jobs could not be read", error=type(error).__name__)
-            engine.overdue.update(overdue)
-            engine.crowded.update(crowded)
-            engine.agenda.set_earlier("stored-retention", now + RETENTION_INTERVAL_MS, lambda _: None)
-            return
-        engine.expire_stored(overdue, now)
-        if engine.crowded:
-            engine.agenda.set_earlier("stored-retention", now + 1, lambda _: None)
 
     # -- events -------------------------------------------------------------------------------------------------------
 
@@ -1053,18 +964,3 @@ class LocalFrame(Broker):
                 self._engine.noticing = bool(self._watchers)
 
         return unsubscribe
-
-
-def unreadable(error: JournalError) -> StorageUnavailable:
-    """What a client is told when the storage cannot be read; nothing was changed."""
-    unavailable = StorageUnavailable("database busy" if error.busy else "reads fail")
-    unavailable.__cause__ = error
-    return unavailable
-
-
-def dlq_from_row_or_none(row: Any, packer: Packer) -> tuple[int, DlqEntry] | None:
-    """A stored dead letter; None if its blob cannot be read (one bad blob must not stop the start)."""
-    try:
-        return row.id, dlq_from_row(row, packer)
-    except Exception:
-        return None

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from bunqueue_core.answer import Answer
-from bunqueue_core.broker.frame import Claim, LocalFrame, ParkedPull, Wait, unreadable
-from bunqueue_core.model.errors import BrokerClosed, CommandError, JournalError, NotFound
+from bunqueue_core.broker.frame import Claim, LocalFrame, ParkedPull, Wait
+from bunqueue_core.model.errors import BrokerClosed, CommandError, NotFound
 from bunqueue_core.model.job import Job, JobSpec, JobState, failed_reason
 from bunqueue_core.model.requests import (
     Ack,
@@ -39,9 +39,8 @@ from bunqueue_core.model.webhook import Webhook, WebhookTally
 from bunqueue_core.scheduling.definition import Entry
 from bunqueue_core.scheduling.service import preview
 from bunqueue_core.storage.buffer import FLUSH_JOBS, MAX_UNWRITTEN_BYTES, MAX_UNWRITTEN_ROWS
-from bunqueue_core.storage.changes import LOG_TABLE
 from bunqueue_core.storage.journal import StoredJob
-from bunqueue_core.storage.records import job_from_row, logical_state, logs_from
+from bunqueue_core.storage.records import job_from_row, logical_state
 
 
 class LocalBroker(LocalFrame):
@@ -60,8 +59,6 @@ class LocalBroker(LocalFrame):
                 pushed = self._engine.push(queue, specs, now)
             except CommandError as error:
                 return Answer.failed(error)
-            except JournalError as error:
-                return Answer.failed(unreadable(error))
             marks = self._engine.marks
             durable = marks.rows > MAX_UNWRITTEN_ROWS or marks.bytes > MAX_UNWRITTEN_BYTES
             if not durable:
@@ -80,13 +77,13 @@ class LocalBroker(LocalFrame):
     def _adopt_generations(self, specs: Sequence[JobSpec]) -> None:
         """A custom id may stand for a completed job that only the journal holds: load it, so that the rules see it."""
         engine = self._engine
-        if self._journal is None or not engine.evicted:
+        if self._stored is None or not engine.evicted:
             return
         ids = {spec.custom_id for spec in specs if spec.custom_id is not None}
         ids |= {id for spec in specs for id in spec.depends_on}
-        missing = {id for id in ids if id is not None and id not in engine.jobs and id not in engine.proofs}
+        missing = {id for id in ids if id not in engine.proofs}
         if missing:
-            self._adopt(self._journal, missing)
+            self._stored.adopt(missing)
 
     # -- consume ------------------------------------------------------------------------------------------------------
 
@@ -196,15 +193,13 @@ class LocalBroker(LocalFrame):
         job = self._engine.jobs.get(id)
         if job is not None:
             view = self._engine.view(job, now)
-            if view.result is None and view.state == "completed" and self._journal is not None:
-                return dataclasses.replace(view, result=self._journal.read_results([id]).get(id))
+            if view.result is None and view.state == "completed" and self._stored is not None:
+                return dataclasses.replace(view, result=self._stored.results([id]).get(id))
             return view
-        if self._journal is None:
+        row = self._stored.jobs([id]).get(id) if self._stored is not None else None
+        if row is None or self._stored is None:
             return None
-        row = self._journal.read_jobs([id]).get(id)
-        if row is None or self._engine.marks.hides(id, row.queue):
-            return None
-        return self._stored_view(row, now, self._journal.read_results([id]).get(id))
+        return self._stored_view(row, now, self._stored.results([id]).get(id))
 
     @staticmethod
     def _stored_view(row: StoredJob, now: int, result: bytes | None) -> JobView:
@@ -223,19 +218,18 @@ class LocalBroker(LocalFrame):
             engine = self._engine
             known = engine.queues.get(queue)
             jobs = engine.listed(queue, states, now)
-            journal = self._journal
+            stored = self._stored
             wants_completed = not states or "completed" in states
             evicted = known is not None and known.completed_count > len(known.completed)
-            if journal is not None and known is not None and wants_completed and evicted:
+            if stored is not None and known is not None and wants_completed and evicted:
                 wanted = known.completed_count if page.limit is None else page.offset + page.limit
-                for row in journal.read_completed(queue, 0, wanted, page.ascending):
-                    if row.id not in engine.jobs and not engine.marks.hides(row.id, row.queue):
-                        jobs.append(job_from_row(row, tolerate_corrupt=True))
+                rows = stored.completed(queue, wanted, page.ascending)
+                jobs += [job_from_row(row, tolerate_corrupt=True) for row in rows]
             chosen = engine.paged(jobs, page)
             views = [engine.view(job, now) for job in chosen]
-            if journal is not None:
+            if stored is not None:
                 missing = [view.job.id for view in views if view.state == "completed" and view.result is None]
-                results = journal.read_results(missing) if missing else {}
+                results = stored.results(missing)
                 if results:
                     views = [
                         dataclasses.replace(view, result=results[view.job.id]) if view.job.id in results else view
@@ -255,12 +249,11 @@ class LocalBroker(LocalFrame):
                 states.append("unknown" if job is None else engine.state_in_memory(job, now))  # type: ignore[arg-type]
                 if job is None:
                     missing.append(id)
-            if missing and self._journal is not None and engine.evicted:
-                rows = self._journal.read_jobs(missing)
+            if missing and self._stored is not None and engine.evicted:
+                rows = self._stored.jobs(missing)
                 for position, id in enumerate(ids):
-                    row = rows.get(id)
-                    if row is not None and id not in engine.jobs and not engine.marks.hides(id, row.queue):
-                        states[position] = logical_state(row, now)
+                    if id in rows:
+                        states[position] = logical_state(rows[id], now)
             return states
 
         return self._query(look_up)
@@ -269,13 +262,11 @@ class LocalBroker(LocalFrame):
         def look_up(now: int) -> list[bytes | None]:
             known = self._engine.results
             results = [known.get(id) for id in ids]
-            if self._journal is not None:
-                missing = [id for id, result in zip(ids, results, strict=True) if result is None]
-                stored = self._journal.read_results(missing) if missing else {}
+            if self._stored is not None:
+                stored = self._stored.results([id for id, result in zip(ids, results, strict=True) if result is None])
                 if stored:
-                    hides = self._engine.marks.hides
                     results = [
-                        result if result is not None or hides(id) else stored.get(id)
+                        result if result is not None else stored.get(id)
                         for id, result in zip(ids, results, strict=True)
                     ]
             return results
@@ -302,8 +293,8 @@ class LocalBroker(LocalFrame):
             now = self._now()
             try:
                 view = self._view(id, now)
-            except JournalError as error:
-                return Answer.failed(unreadable(error))
+            except CommandError as error:
+                return Answer.failed(error)
             if view is None:
                 return Answer.failed(NotFound("Job not found"))
             if view.state == "completed":
@@ -336,9 +327,8 @@ class LocalBroker(LocalFrame):
         def clean(now: int) -> list[str]:
             known = self._engine.queues.get(queue)
             evicted = known is not None and known.completed_count > len(known.completed)
-            if state == "completed" and grace_ms is not None and self._journal is not None and evicted and limit > 0:
-                stored = self._journal.completed_before(queue, now - grace_ms, limit)
-                self._adopt(self._journal, {id for id, _ in stored if id not in self._engine.jobs})
+            if state == "completed" and grace_ms is not None and self._stored is not None and evicted and limit > 0:
+                self._stored.adopt(self._stored.completed_before(queue, now - grace_ms, limit))
             return self._engine.clean(queue, grace_ms, state, limit, now)
 
         return self._change(clean)
@@ -379,13 +369,13 @@ class LocalBroker(LocalFrame):
         def retry(now: int) -> int:
             engine = self._engine
             known = engine.queues.get(queue)
-            if self._journal is not None and known is not None and known.completed_count > len(known.completed):
+            if self._stored is not None and known is not None and known.completed_count > len(known.completed):
                 if id is not None:
-                    self._adopt(self._journal, {id} - engine.jobs.keys())
+                    self._stored.adopt([id])
                 else:
                     latest = before if before is not None else now
-                    stored = self._journal.completed_before(queue, latest, count if count is not None else 1_000_000)
-                    self._adopt(self._journal, {id for id, _ in stored if id not in engine.jobs})
+                    oldest = self._stored.completed_before(queue, latest, count if count is not None else 1_000_000)
+                    self._stored.adopt(oldest)
             return engine.retry_completed_jobs(queue, id, count, before, now)
 
         return self._change(retry)
@@ -404,15 +394,15 @@ class LocalBroker(LocalFrame):
     def _load_logs(self, id: str) -> None:
         """Bring a log that only the journal holds into memory."""
         engine = self._engine
-        if self._journal is not None and id in engine.logged and id not in engine.logs:
-            row = self._journal.read_rows(LOG_TABLE, [(id,)]).get((id,))
-            if row is not None:
-                engine.take_logs(id, logs_from(row[1]))
+        if self._stored is not None and id in engine.logged and id not in engine.logs:
+            logs = self._stored.logs(id)
+            if logs is not None:
+                engine.take_logs(id, logs)
 
     def add_log(self, id: str, message: str, level: str) -> Answer[None]:
         def add(now: int) -> None:
-            if self._journal is not None and id not in self._engine.jobs and self._engine.evicted:
-                self._adopt(self._journal, {id})
+            if self._stored is not None and self._engine.evicted:
+                self._stored.adopt([id])
             self._load_logs(id)
             check_text(message, "message")
             check_text(level, "level")
@@ -447,16 +437,16 @@ class LocalBroker(LocalFrame):
             self._check_open()
             if self._buffer is not None:
                 self._buffer.check_available()
-            if self._journal is not None and self._engine.evicted:
-                self._adopt(self._journal, {member.id for member in flow if member.id not in self._engine.jobs})
+            if self._stored is not None and self._engine.evicted:
+                self._stored.adopt(member.id for member in flow)
             return self._engine.push_flow(flow, now)
 
         return self._change(push)
 
     def update_parent(self, child_id: str, parent_id: str) -> Answer[None]:
         def update(now: int) -> None:
-            if self._journal is not None and self._engine.evicted and child_id not in self._engine.jobs:
-                self._adopt(self._journal, {child_id})
+            if self._stored is not None and self._engine.evicted:
+                self._stored.adopt([child_id])
             self._engine.update_parent(child_id, parent_id, now)
 
         return self._change(update)
@@ -472,11 +462,10 @@ class LocalBroker(LocalFrame):
             engine = self._engine
             parent = engine.jobs.get(id)
             values = engine.children_values(id)
-            if parent is None or self._journal is None or len(values) == len(parent.children_ids):
+            if parent is None or self._stored is None or len(values) == len(parent.children_ids):
                 return values
-            missing = [child for child in parent.children_ids if child not in engine.results]
-            stored = self._journal.read_results(missing)
-            rows = self._journal.read_jobs([child for child in stored if child not in engine.jobs])
+            stored = self._stored.results([child for child in parent.children_ids if child not in engine.results])
+            rows = self._stored.jobs(stored)
             for child, result in stored.items():
                 job = engine.jobs.get(child)
                 queue = job.queue if job is not None else rows[child].queue if child in rows else None

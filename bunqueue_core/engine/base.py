@@ -21,7 +21,7 @@ from bunqueue_core.model.ports import Ports
 from bunqueue_core.model.requests import DlqEntry, DlqReason, Event, LogEntry, Notice
 from bunqueue_core.model.rules import BACKOFF_STRATEGIES, backoff_delay
 from bunqueue_core.model.webhook import Webhook
-from bunqueue_core.storage.changes import FLOW_FAILURE_TABLE, LOG_TABLE, QueueRow
+from bunqueue_core.storage.changes import FLOW_FAILURE_TABLE, LOG_TABLE, METRICS_TABLE, QueueRow
 from bunqueue_core.storage.records import dlq_config_map
 
 if TYPE_CHECKING:
@@ -30,6 +30,15 @@ if TYPE_CHECKING:
 
 #: A silent job is stalled only after two looks, this many ms apart, so that one late heartbeat costs nothing.
 STALL_CONFIRM_MS: Final = 5_000
+
+#: How long a queue of which nothing is left keeps its name, ms.
+EMPTY_QUEUE_MS: Final = 10_000
+
+#: Minutes of metrics that are kept: 14 days.
+MAX_BUCKETS: Final = 20_160
+
+#: Stands for the minute in the row of the metrics table that holds a series' lifetime total.
+TOTAL_MINUTE: Final = -1
 
 #: Places of a job that has not ended.
 LIVE: Final = (Location.READY, Location.GATED, Location.PARKED, Location.ACTIVE)
@@ -98,6 +107,8 @@ class EngineBase:
         self.events: list[Event | Notice] = []
         self.listening = False  #: somebody wants events
         self.noticing = False  #: somebody wants notices
+        self.emptied: dict[str, None] = {}  #: queues of which something has left, and perhaps nothing remains
+        self.kept_for_waiters: set[str] = set()  #: queues of which nothing but parked pulls remains
         self.woken: dict[str, None] = {}  #: queues with parked pulls where something became claimable
         self.sessions: dict[str, dict[str, Job]] = {}
         self.results: dict[str, bytes] = {}
@@ -163,6 +174,46 @@ class EngineBase:
         if queue.waiters:
             self.woken[queue.name] = None
 
+    def may_be_empty(self, name: str) -> None:
+        """Something has left a queue: have its name forgotten before long if nothing remains of it."""
+        if name in self.emptied:
+            return
+        if not self.emptied:
+            self.agenda.set("empty-queues", 0, self._plan_forgetting)
+        self.emptied[name] = None
+
+    def _plan_forgetting(self, now: int) -> None:
+        self.agenda.set("empty-queues", now + EMPTY_QUEUE_MS, self._forget_empty_queues)
+
+    def _forget_empty_queues(self, now: int) -> None:
+        names, self.emptied = self.emptied, {}
+        for name in names:
+            queue = self.queues.get(name)
+            if queue is not None and queue.groups is not None:
+                queue.groups.prune(now)
+                if queue.groups.lingering:
+                    self.may_be_empty(name)
+            if queue is not None and queue.empty:
+                if queue.waiters:
+                    self.kept_for_waiters.add(name)
+                else:
+                    self.forget_queue(queue)
+
+    def forget_queue(self, queue: QueueState) -> None:
+        """Forget the name of a queue of which nothing remains. Its metrics stay: it may be used again."""
+        name = queue.name
+        self.kept_for_waiters.discard(name)
+        del self.queues[name]
+        if self.noticing:
+            self.notice("queue:removed", queue=name)
+
+    def forget_series(self, key: tuple[str, str]) -> None:
+        """Forget the counts of one queue and type."""
+        series = self.metrics.pop(key, None)
+        if series is not None:
+            for minute in (TOTAL_MINUTE, *series.buckets):
+                self.marks.table_removed(METRICS_TABLE, *key, minute)
+
     def doom(self, id: str) -> None:
         """Job ``id``, for which others wait, cannot complete by itself any more."""
         self.doomed[id] = None
@@ -173,6 +224,8 @@ class EngineBase:
 
     def mark_queue(self, queue: QueueState) -> None:
         """Have the queue's controls written."""
+        if queue.default_controls:
+            self.may_be_empty(queue.name)
         if not self.marks.enabled:
             return
         if queue.default_controls:
@@ -437,6 +490,8 @@ class EngineBase:
         job.location = Location.GONE
         if self.jobs.get(job.id) is job:
             del self.jobs[job.id]
+        if job.queue not in self.emptied:
+            self.may_be_empty(job.queue)
         self.marks.removed(job)
         self.results.pop(job.id, None)
         if job.id in self.logged:

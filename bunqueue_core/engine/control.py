@@ -17,7 +17,7 @@ from bunqueue_core.model.job import Job, Location
 from bunqueue_core.model.payload import decode
 from bunqueue_core.model.requests import Event, LogEntry, QueueLimits, StallConfig
 from bunqueue_core.model.rules import check_text
-from bunqueue_core.storage.changes import GROUP_TABLE, LOG_TABLE, METRICS_TABLE
+from bunqueue_core.storage.changes import GROUP_TABLE, LOG_TABLE
 
 #: Events that a queue's journal holds at most.
 MAX_QUEUE_EVENTS = 10_000
@@ -142,23 +142,13 @@ class Controlling(Consuming, DeadLetters, Inspecting):
         for group in queue.groups.by_id.values() if queue.groups is not None else ():
             if group.has_policy:
                 self.marks.table_removed(GROUP_TABLE, name, group.id)
-        self._forget_metrics(name)
+        for type in ("completed", "failed"):
+            self.forget_series((name, type))
         self.marks.obliterated(name)
         self.marks.queue(name, None)
         if queue.waiters:
             self.awaited[name] = queue.waiters
         del self.queues[name]
-
-    def forget_empty_queue(self, queue: QueueState) -> bool:
-        """Forget a queue's name once nothing is left of it."""
-        if not queue.empty:
-            return False
-        self._forget_metrics(queue.name)
-        self.marks.queue(queue.name, None)
-        del self.queues[queue.name]
-        if self.noticing:
-            self.notice("queue:removed", queue=queue.name)
-        return True
 
     # -- at the end of a verb -----------------------------------------------------------------------------------------
 
@@ -585,10 +575,3 @@ class Controlling(Consuming, DeadLetters, Inspecting):
         self.logged.add(id)
 
     # -- metrics ------------------------------------------------------------------------------------------------------
-
-    def _forget_metrics(self, name: str) -> None:
-        for type in ("completed", "failed"):
-            series = self.metrics.pop((name, type), None)
-            if series is not None:
-                for minute in (-1, *series.buckets):
-                    self.marks.table_removed(METRICS_TABLE, name, type, minute)

@@ -4,22 +4,16 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from bunqueue_core.engine.base import EngineBase, Series
+from bunqueue_core.engine.base import MAX_BUCKETS, TOTAL_MINUTE, EngineBase, Series
 from bunqueue_core.engine.queue import QueueState
 from bunqueue_core.model.requests import QueueMetrics
 from bunqueue_core.storage.changes import METRICS_TABLE
-
-#: Minutes that are kept: 14 days.
-MAX_BUCKETS: Final = 20_160
 
 #: Queues and types whose minutes are kept; the least recently created ones go.
 MAX_SERIES: Final = 50_000
 
 #: Counts are stored at most so often, ms: they tell a trend, and would otherwise be two more rows of nearly every commit.
 STORE_INTERVAL_MS: Final = 1_000
-
-_TOTAL: Final = -1
-
 
 class Measuring(EngineBase):
     """Counting, and the query of the counts."""
@@ -30,7 +24,7 @@ class Measuring(EngineBase):
         if series is None:
             series = self.metrics[key] = Series()
             if len(self.metrics) > MAX_SERIES:
-                del self.metrics[next(iter(self.metrics))]
+                self.forget_series(next(iter(self.metrics)))
         minute = now // 60_000
         count = series.buckets.get(minute)
         if count is None:
@@ -52,7 +46,7 @@ class Measuring(EngineBase):
             if series is None or minute not in series.buckets:
                 continue
             self.marks.table(METRICS_TABLE, (*key, minute, series.buckets[minute], None, None))
-            self.marks.table(METRICS_TABLE, (*key, _TOTAL, series.total, series.previous_at, series.previous_count))
+            self.marks.table(METRICS_TABLE, (*key, TOTAL_MINUTE, series.total, series.previous_at, series.previous_count))
         self.unstored_metrics.clear()
 
     def _prune(self, key: tuple[str, str], series: Series, minute: int) -> None:
@@ -66,7 +60,7 @@ class Measuring(EngineBase):
     def restore_metric(self, row: tuple[Any, ...]) -> None:
         queue, type, minute, count, previous_at, previous_count = row
         series = self.metrics.setdefault((queue, type), Series())
-        if minute == _TOTAL:
+        if minute == TOTAL_MINUTE:
             series.total, series.previous_at, series.previous_count = count, previous_at or 0, previous_count or 0
         else:
             series.buckets[minute] = count

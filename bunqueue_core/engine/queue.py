@@ -231,7 +231,7 @@ class QueueState:
 
     @property
     def empty(self) -> bool:
-        """No job of any kind, no policy, nobody waiting: the name may be forgotten."""
+        """No job of any kind and no policy: without parked pulls, too, the name may be forgotten."""
         return not (
             self.queued
             or self.active
@@ -239,7 +239,6 @@ class QueueState:
             or self.parked
             or self.completed_count
             or self.dlq
-            or self.waiters
             or not self.default_controls
             or (self.groups is not None and self.groups.by_id)
         )

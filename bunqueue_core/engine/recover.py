@@ -1,15 +1,16 @@
 """Start: take over what a journal holds, by the rules for jobs that a crash interrupted.
 
-The broker drives the steps in their order (controls, active, pending, dead letters, completed) and commits in between; here
-is what each row becomes.
+The broker drives the steps in their order (controls, active, pending, dead letters, completed, schedules) and commits in
+between; here is what each row becomes.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
 
-from bunqueue_core.engine.base import CRON_KEY_PREFIX
+from bunqueue_core.engine.base import CRON_KEY_PREFIX, MAX_BUCKETS
 from bunqueue_core.engine.control import MAX_LOGGED_JOBS
 from bunqueue_core.engine.limits import ConcurrencyLimiter, RateLimiter
 from bunqueue_core.engine.queue import QueueState, UniqueKey
@@ -184,14 +185,23 @@ class Recovering(Retaining):
         elif job.admitted_at + ttl > now:
             queue.unique[key] = UniqueKey(job.id, job.admitted_at + ttl, True)
 
-    def restore_dead_letter(self, row_id: int, entry: DlqEntry, now: int) -> None:
-        """A dead letter under the number of its row."""
-        job = entry.job
-        queue = self.queue(job.queue)
-        self.jobs[job.id] = job
-        self.add_dead_letter(queue, entry, row_id)
-        if job.options.dedup_scope == "window" and job.options.dedup_ttl_ms is not None:
-            self._restore_key(queue, job, now)
+    def restore_dead_letters(self, letters: Sequence[tuple[int, DlqEntry]], now: int) -> None:
+        """Stored dead letters, oldest first. Those of jobs that ended at this start are there already, and newer."""
+        newer: dict[str, OrderedDict[str, tuple[int, DlqEntry]]] = {}
+        for row_id, entry in letters:
+            job = entry.job
+            queue = self.queue(job.queue)
+            if queue.name not in newer:
+                newer[queue.name] = queue.dlq
+                queue.dlq = OrderedDict()
+            self.jobs[job.id] = job
+            self.add_dead_letter(queue, entry, row_id)
+            if job.options.dedup_scope == "window" and job.options.dedup_ttl_ms is not None:
+                self._restore_key(queue, job, now)
+        for name, ended_now in newer.items():
+            queue = self.queues[name]
+            queue.dlq.update(ended_now)
+            self.trim_dead_letters(queue)
 
     def restore_completed(self, jobs: list[Job], now: int) -> None:
         """Completed jobs that memory keeps, newest first."""
@@ -222,6 +232,17 @@ class Recovering(Retaining):
             queue.completed_count = count
             if count > len(queue.completed):
                 self.evicted = True
+        for name, queue in self.queues.items():
+            if queue.empty:
+                self.may_be_empty(name)
+        self._forget_old_series(now)
+
+    def _forget_old_series(self, now: int) -> None:
+        """Counts of queues that are no more go once none of their minutes would be kept any longer."""
+        oldest = now // 60_000 - MAX_BUCKETS
+        for key in [key for key in self.metrics if key[0] not in self.queues]:
+            if max(self.metrics[key].buckets, default=0) < oldest:
+                self.forget_series(key)
 
     def restore_group(self, row: tuple[Any, ...]) -> None:
         """Stored policies of a group."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from sys import intern
-from typing import Any, Final, cast
+from typing import Any, Final, TypeVar, cast
 
 import msgpack
 
@@ -28,6 +28,8 @@ from bunqueue_core.model.job import (
 from bunqueue_core.model.payload import NULL, Packer
 from bunqueue_core.model.requests import DlqConfig, DlqEntry, DlqReason, LogEntry
 from bunqueue_core.storage.changes import REST_COLUMNS, REST_DEFAULTS, DlqRow, JobRow, MoveRow, StoredJobLike
+
+T = TypeVar("T")
 
 _REST: Final = {name: index for index, (name, _) in enumerate(REST_COLUMNS)}
 
@@ -291,31 +293,34 @@ class CorruptDependencies(ValueError):
     """A stored ``depends_on`` does not decode to a list of ids; it must not be read as "no dependencies"."""
 
 
-def _ids(blob: bytes | None) -> tuple[str, ...]:
-    if blob is None:
-        return ()
-    value = unpack(blob)
-    return tuple(value) if isinstance(value, list) else ()
+def _texts(value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
+        raise ValueError("not a list of texts")
+    return tuple(value)
 
 
 def _dependencies(blob: bytes | None) -> tuple[str, ...]:
     if blob is None:
         return ()
     try:
-        value = unpack(blob)
+        return _texts(unpack(blob))
     except Exception:
         raise CorruptDependencies from None
-    if not isinstance(value, list) or not all(isinstance(id, str) for id in value):
-        raise CorruptDependencies
-    return tuple(value)
 
 
 def _timeline_from(value: Any) -> list[TimelineEntry]:
     return [cast("TimelineEntry", {key: _integer(field) for key, field in entry.items()}) for entry in value]
 
 
-def job_from_row(row: StoredJobLike, *, tolerate_corrupt: bool = False) -> Job:
+def job_from_row(row: StoredJobLike, *, tolerate_corrupt: bool = False, damaged: list[str] | None = None) -> Job:
     """The job of a stored row; its location follows from the row's state (ready, active, completed, gated or parked).
+
+    A blob that cannot be decoded is read as if nothing were stored in it, so that it stops neither a start nor a query.
+
+    Args:
+        row: the row.
+        tolerate_corrupt: read undecodable dependencies so, too.
+        damaged: is told the columns of blobs that could not be decoded, as ``<id>.<column>``.
 
     Raises:
         CorruptDependencies: ``depends_on`` cannot be decoded, unless ``tolerate_corrupt``.
@@ -342,7 +347,19 @@ def job_from_row(row: StoredJobLike, *, tolerate_corrupt: bool = False) -> Job:
         return job
     assert rest is not None
     get = _getter(rest)
-    extended: dict[str, Any] = unpack(get("extended_options")) if get("extended_options") is not None else {}
+
+    def read(column: str, form: Callable[[Any], T], otherwise: T) -> T:
+        blob = get(column)
+        if blob is None:
+            return otherwise
+        try:
+            return form(unpack(blob))
+        except Exception:
+            if damaged is not None:
+                damaged.append(f"{row.id}.{column}")
+            return otherwise
+
+    extended: dict[str, Any] = read("extended_options", dict, {})
     job.options = options_from(get, extended)
     job.started_at = get("started_at")
     job.completed_at = get("completed_at")
@@ -350,8 +367,8 @@ def job_from_row(row: StoredJobLike, *, tolerate_corrupt: bool = False) -> Job:
     job.unique_key = get("unique_key")
     job.custom_id = get("custom_id")
     job.parent_id = get("parent_id") or None
-    job.children_ids = _ids(get("children_ids"))
-    job.tags = _ids(get("tags"))
+    job.children_ids = read("children_ids", _texts, ())
+    job.tags = read("tags", _texts, ())
     job.group_id = get("group_id")
     job.group_order = int(extended.get("groupFifoOrder", 0))
     job.progress = get("progress") or 0
@@ -359,19 +376,13 @@ def job_from_row(row: StoredJobLike, *, tolerate_corrupt: bool = False) -> Job:
     if get("last_heartbeat") is not None:
         job.last_heartbeat = get("last_heartbeat")
     job.stall_count = get("stall_count") or 0
-    timeline = get("timeline")
-    if timeline is not None:
-        job.timeline = _timeline_from(unpack(timeline))
-        if job.timeline:
-            first = job.timeline[0]
-            job.admitted_as = cast(JobState, first["state"])
-            job.admitted_at = first["timestamp"]
-    stacktrace = get("stacktrace")
-    if stacktrace is not None:
-        job.stacktrace = unpack(stacktrace)
-    history = get("dlq_retry_state")
-    if history is not None:
-        job.history = history_from(unpack(history))
+    job.timeline = read("timeline", _timeline_from, None)
+    if job.timeline:
+        first = job.timeline[0]
+        job.admitted_as = cast(JobState, first["state"])
+        job.admitted_at = first["timestamp"]
+    job.stacktrace = read("stacktrace", list, None)
+    job.history = read("dlq_retry_state", history_from, None)
     if state == "active":
         job.location = Location.ACTIVE
     elif state == "completed":
@@ -397,7 +408,7 @@ def job_map(job: Job) -> dict[str, Any]:
         "id": job.id,
         "queue": job.queue,
         "name": job.name,
-        "data": None if job.data is None else unpack(job.data),
+        "data": None if job.data is None else _payload(job.data),
         "hasData": job.data is not None,
         "priority": job.priority,
         "createdAt": job.created_at,
@@ -433,6 +444,14 @@ def job_map(job: Job) -> dict[str, Any]:
         "stacktrace": job.stacktrace,
         "options": extended_options(options),
     }
+
+
+def _payload(data: bytes) -> Any:
+    """What a payload holds; an empty object if it is damaged: a dead letter must be storable."""
+    try:
+        return unpack(data)
+    except Exception:
+        return {}
 
 
 _MAP_COLUMNS: Final = {
