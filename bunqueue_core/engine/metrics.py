@@ -15,6 +15,7 @@ MAX_SERIES: Final = 50_000
 #: Counts are stored at most so often, ms: they tell a trend, and would otherwise be two more rows of nearly every commit.
 STORE_INTERVAL_MS: Final = 1_000
 
+
 class Measuring(EngineBase):
     """Counting, and the query of the counts."""
 
@@ -46,7 +47,9 @@ class Measuring(EngineBase):
             if series is None or minute not in series.buckets:
                 continue
             self.marks.table(METRICS_TABLE, (*key, minute, series.buckets[minute], None, None))
-            self.marks.table(METRICS_TABLE, (*key, TOTAL_MINUTE, series.total, series.previous_at, series.previous_count))
+            self.marks.table(
+                METRICS_TABLE, (*key, TOTAL_MINUTE, series.total, series.previous_at, series.previous_count)
+            )
         self.unstored_metrics.clear()
 
     def _prune(self, key: tuple[str, str], series: Series, minute: int) -> None:
