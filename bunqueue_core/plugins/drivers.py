@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from bunqueue_core.broker.protocol import Broker, Capabilities
     from bunqueue_core.model.requests import Event
     from bunqueue_core.storage.journal import Journal, SnapshotFiles
+    from bunqueue_core.storage.maintenance import Maintenance
 
 
 class Env:
@@ -106,6 +107,7 @@ class JournalDriver:
         describe: one line for people: what is used, without secrets.
         identity: what makes two openings in one process the same storage (a resolved path); None: never the same.
         files: the storage as a file, for backups and restores; None where ``capabilities.snapshots`` is False.
+        maintenance: offline care of the storage, for ``bunqueue db``; None where there is nothing to care for.
     """
 
     name: str
@@ -115,6 +117,7 @@ class JournalDriver:
     describe: Callable[[Any], str]
     identity: Callable[[Any], str | None] = lambda _: None
     files: Callable[[Any], SnapshotFiles] | None = None
+    maintenance: Callable[[Any], Maintenance] | None = None
 
 
 @dataclass(frozen=True, slots=True)

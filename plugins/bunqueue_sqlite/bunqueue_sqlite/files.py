@@ -167,17 +167,34 @@ class OwnerLock:
             return False
 
     def _held(self, fd: int) -> str:
-        owner = "another process"
-        with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
-            os.lseek(fd, 0, os.SEEK_SET)
-            found = json.loads(os.read(fd, _OWNER_FILE_BYTES))
-            owner = f"process {int(found['pid'])} on host {found['host']}"
-            if int(found["pid"]) == os.getpid() and found["host"] == socket.gethostname():
-                owner += ", this process"
         return (
-            f"storage.dataPath: the database is in use by {owner}; one process owns a file: connect to that one as a client,"
+            f"storage.dataPath: the database is in use by {_named(fd)}; one process owns a file: connect to that one as a client,"
             " stop it, or choose another file"
         )
+
+
+def owner_of(database: Path) -> str | None:
+    """Who has the database at a resolved path, in words; None if nobody has."""
+    try:
+        fd = os.open(database.with_name(database.name + ".owner"), os.O_RDWR)
+    except OSError:
+        return None
+    try:
+        return None if _lock(fd) else _named(fd)
+    finally:
+        os.close(fd)  # gives a lock that was just taken back
+
+
+def _named(fd: int) -> str:
+    """The owner that an owner file names."""
+    owner = "another process"
+    with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+        os.lseek(fd, 0, os.SEEK_SET)
+        found = json.loads(os.read(fd, _OWNER_FILE_BYTES))
+        owner = f"process {int(found['pid'])} on host {found['host']}"
+        if int(found["pid"]) == os.getpid() and found["host"] == socket.gethostname():
+            owner += ", this process"
+    return owner
 
 
 if sys.platform == "win32":

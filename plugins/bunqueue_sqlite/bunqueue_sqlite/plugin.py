@@ -13,6 +13,7 @@ from bunqueue_sqlite.settings import SqliteStorage
 
 if TYPE_CHECKING:
     from bunqueue_sqlite.journal import SqliteJournal
+    from bunqueue_sqlite.maintenance import SqliteMaintenance
     from bunqueue_sqlite.snapshots import SqliteFiles
 
 
@@ -37,6 +38,12 @@ def _files(settings: SqliteStorage) -> SqliteFiles:
     return SqliteFiles(settings)
 
 
+def _maintenance(settings: SqliteStorage) -> SqliteMaintenance:
+    from bunqueue_sqlite.maintenance import SqliteMaintenance
+
+    return SqliteMaintenance(settings)
+
+
 #: The driver as it is registered.
 SQLITE_DRIVER = JournalDriver(
     name="sqlite",
@@ -46,6 +53,7 @@ SQLITE_DRIVER = JournalDriver(
     describe=_describe,
     identity=_identity,
     files=_files,
+    maintenance=_maintenance,
 )
 
 

@@ -158,7 +158,7 @@ def prepare(
             # missing, empty, or all that a crash during its creation left (the journal takes that back when it is opened)
             _create(path, now, target)
             return
-        _refuse_foreign(path, header)
+        _refuse(path, header)
         if int.from_bytes(header[68:72], "big") != APPLICATION_ID:
             _create(path, now, target)  # a database without any table
             return
@@ -187,7 +187,16 @@ def _header(path: Path) -> bytes:
         return b""
 
 
-def _refuse_foreign(path: Path, header: bytes) -> None:
+def refuse_foreign(path: Path) -> None:
+    """Raise unless the file at ``path`` is ours.
+
+    Raises:
+        ConfigurationError: it is not; the message says what it is.
+    """
+    _refuse(path, _header(path))
+
+
+def _refuse(path: Path, header: bytes) -> None:
     """Raise unless the file is ours, or is a database in which nobody has made anything yet."""
     if not header.startswith(_MAGIC):
         raise ConfigurationError(f"storage.dataPath: '{path}' is not a SQLite database; choose another file")
@@ -210,7 +219,7 @@ def _table_names(path: Path) -> list[str] | None:
     """Names of the tables in a foreign file, None if it cannot be read. Nothing of it is changed."""
     try:
         if _log_of(path):  # all its tables may still be there
-            connection = _connect_to_look(path)
+            connection = connect_to_look(path)
         else:
             # takes no locks and makes no files
             connection = apsw.Connection(
@@ -233,7 +242,7 @@ def _log_of(path: Path) -> bool:
     return log.exists() and log.stat().st_size > 0
 
 
-def _connect_to_look(path: Path, vfs: str = "") -> apsw.Connection:
+def connect_to_look(path: Path, vfs: str = "") -> apsw.Connection:
     """A connection that leaves everything as it is: a log stays what it is, and files that were not there are not left behind."""
     try:
         # Alone, SQLite keeps the log's index in memory instead of making a file for it.
@@ -264,7 +273,7 @@ def _look(path: Path, vfs: str, target: int) -> tuple[int, bool]:
     What an earlier process left in the log beside the file counts; it is not carried over into the file yet, so that a file that
     turns out to be newer stays as it is.
     """
-    connection = _connect_to_look(path, vfs)
+    connection = connect_to_look(path, vfs)
     try:
         if not connection.table_exists(None, VERSION_TABLE):
             if not connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchall():
