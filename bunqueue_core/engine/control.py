@@ -14,7 +14,7 @@ from bunqueue_core.engine.limits import DEFAULT_RATE_DURATION_MS, NEVER_MS, Conc
 from bunqueue_core.engine.queue import QueueState
 from bunqueue_core.model.errors import Conflict, NotFound, ValidationError
 from bunqueue_core.model.job import Job, Location
-from bunqueue_core.model.payload import decode
+from bunqueue_core.model.payload import check_size_limit, decode
 from bunqueue_core.model.requests import Event, LogEntry, QueueLimits, StallConfig
 from bunqueue_core.model.rules import check_text
 from bunqueue_core.storage.changes import GROUP_TABLE, LOG_TABLE
@@ -301,6 +301,7 @@ class Controlling(Consuming, DeadLetters, Inspecting):
                     if isinstance(key, str) and key.startswith("__") and (key not in kept or wanted[key] != kept[key]):
                         raise ValidationError(f"flow job data key is reserved: {key}")
                 data = self.marks.pack({**wanted, **kept})
+        check_size_limit(data, job.options.size_limit)
         job.data = data
         self.marks.changed(job)
 

@@ -29,7 +29,7 @@ from bunqueue_core.model.job import (
     Retention,
     plain_spec,
 )
-from bunqueue_core.model.payload import MAX_DATA_CHARACTERS, NULL, Packer, check_size
+from bunqueue_core.model.payload import MAX_DATA_CHARACTERS, NULL, Packer, check_size, check_size_limit
 from bunqueue_core.model.rules import BACKOFF_STRATEGIES, check_job_name
 
 DAY_MS: Final = 86_400_000
@@ -223,6 +223,8 @@ class JobReader:
         stack_limit = _optional_number(get("stackTraceLimit"), "stackTraceLimit", -SAFE_INTEGER)
         keep_logs = _optional_number(get("keepLogs"), "keepLogs", 0)
         size_limit = _optional_number(get("sizeLimit"), "sizeLimit", 0)
+        if payload is not None:
+            check_size_limit(payload, size_limit)
         timestamp = _optional_number(get("timestamp"), "timestamp", -SAFE_INTEGER)
         debounce_ttl = _optional_number(get("debounceTtl"), "debounceTtl", 0)
         debounce_wait = _optional_number(get("debounceMaxWait"), "debounceMaxWait", 0)

@@ -191,13 +191,28 @@ def check_size(blob: bytes) -> None:
     """
     # A JSON text is at least as long as half its MessagePack and, for float64 values, up to 3 times as long; strings
     # may grow sixfold by escapes. Only near the bound is the text really written.
-    if len(blob) * 6 <= MAX_DATA_CHARACTERS:
-        return
+    if len(blob) * 6 > MAX_DATA_CHARACTERS and len(_json(blob)) > MAX_DATA_CHARACTERS:
+        raise ValidationError("Job data too large (max 10MB)")
+
+
+def check_size_limit(blob: bytes, limit: int | None) -> None:
+    """Refuse job data whose JSON text has more bytes than the job's own ``sizeLimit``.
+
+    Args:
+        blob: the encoded data.
+        limit: bytes of UTF-8; None for no limit.
+
+    Raises:
+        ValidationError: ``Job data exceeds its sizeLimit of <limit> bytes``.
+    """
+    if limit is not None and len(_json(blob).encode(errors="surrogatepass")) > limit:
+        raise ValidationError(f"Job data exceeds its sizeLimit of {limit} bytes")
+
+
+def _json(blob: bytes) -> str:
     import json
 
     try:
-        text = json.dumps(decode(blob), separators=(",", ":"), ensure_ascii=False, default=lambda _: None)
+        return json.dumps(decode(blob), separators=(",", ":"), ensure_ascii=False, default=lambda _: None)
     except (TypeError, ValueError, RecursionError):
         raise ValidationError("Job data must be JSON serializable") from None
-    if len(text) > MAX_DATA_CHARACTERS:
-        raise ValidationError("Job data too large (max 10MB)")
