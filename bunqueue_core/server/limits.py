@@ -24,7 +24,10 @@ HALF_CLOSED_GRACE_S: Final = 5.0
 MAX_REQ_ID_DEPTH: Final = 32
 
 #: What a request is told whose ``reqId`` cannot be echoed. It is not run, because no answer could name it.
-BAD_REQ_ID: Final = f"reqId must be well-formed Unicode, without integers beyond 64 bits, and not nested deeper than {MAX_REQ_ID_DEPTH} levels"
+BAD_REQ_ID: Final = (
+    "reqId must be well-formed Unicode, without integers beyond 64 bits, "
+    f"and not nested deeper than {MAX_REQ_ID_DEPTH} levels"
+)
 
 #: Why the server ends a connection, as logs and metrics say it.
 INCOMPLETE_FRAME: Final = "incomplete frame"

@@ -172,6 +172,14 @@ class TestLists:
         for query in ("limit=abc", "limit=-1&offset=-1", "offset="):
             assert len((await site.get(f"/queues/q/jobs/list?{query}"))["jobs"]) == 1
 
+    async def test_bounds_beyond_all_numbers_are_the_largest(self, site: Site) -> None:
+        endless = "9" * 300
+        await site.post("/queues/q/jobs", {"data": 1})
+        for query in (f"limit={endless}", f"offset={endless}", f"limit={endless}&offset={endless}", "limit=1e400"):
+            assert (await site.get(f"/queues/q/dlq?{query}"))["entries"] == []
+        assert (await site.post("/queues/q/clean", {"grace": int(endless), "limit": int(endless)}))["ids"] == []
+        assert (await site.post("/queues/q/promote-jobs", {"count": int(endless)}))["count"] == 0
+
     async def test_only_active_workers_of_the_queue(self, site: Site) -> None:
         for id, queues in (("w1", ["q"]), ("w2", ["r"])):
             await site.post("/workers", {"workerId": id, "name": "n", "queues": queues})

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from bunqueue_core.commands import COMMANDS
-from bunqueue_core.commands.replies import lenient_number
+from bunqueue_core.commands.replies import lenient_number, whole_or_none
 from bunqueue_core.commands.session import Session
 from bunqueue_core.commands.table import Command, Members, Reply
 from bunqueue_core.server.http import views
@@ -128,10 +128,8 @@ def _promoted_count(request: dict[str, Any], body: Mapping[str, Any], query: Que
         request["count"] = _number_or_zero(count)
 
 
-def _number_or_zero(value: Any) -> int | float:
-    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
-        return value
-    return 0
+def _number_or_zero(value: Any) -> int:
+    return whole_or_none(value) or 0
 
 
 def _concurrency(request: dict[str, Any], body: Mapping[str, Any], query: Query) -> None:
@@ -155,9 +153,9 @@ def _job_name_of_schedule(request: dict[str, Any], body: Mapping[str, Any], quer
 def _dead_letter_page(request: dict[str, Any], body: Mapping[str, Any], query: Query) -> None:
     for name in ("limit", "offset"):
         if name in query:
-            value = lenient_number(query[name][0])
-            if isinstance(value, int | float) and math.isfinite(value):
-                request[name] = max(0, int(value))
+            value = whole_or_none(lenient_number(query[name][0]))
+            if value is not None:
+                request[name] = max(0, value)
 
 
 def _queue_page(request: dict[str, Any], body: Mapping[str, Any], query: Query) -> None:
