@@ -68,9 +68,6 @@ CLOCK_TOLERANCE_MS: Final = 1_000
 RETENTION_BATCH: Final = 1_000
 RETENTION_INTERVAL_MS: Final = 10_000
 
-#: Completed jobs that a tick looks through at most for some that nothing depends on.
-MAX_LOOKED_THROUGH: Final = 64_000
-
 #: Events that wait for their commit at most; more only come together while the storage is away for long, and are dropped then.
 MAX_HELD_EVENTS: Final = 100_000
 
@@ -855,7 +852,10 @@ class LocalFrame(Broker):
         engine.agenda.set("retention", now + RETENTION_INTERVAL_MS, self._retain)
         before = now - retention
         try:
-            ids = self._stored_before(before) if self._stored is not None else self._in_memory_before(before)
+            if self._stored is not None:
+                ids = self._stored.adopt_oldest(None, before, RETENTION_BATCH)
+            else:
+                ids = self._in_memory_before(before)
         except StorageUnavailable as error:
             self._log("warn", "Completed jobs could not be read; tried again later", error=str(error))
             return
@@ -865,20 +865,6 @@ class LocalFrame(Broker):
                 engine.forget_completed(engine.queue(job.queue), job)
         if ids and engine.noticing:
             engine.notice("cleanup:completed-removed", count=len(ids))
-
-    def _stored_before(self, before: int) -> list[str]:
-        """The oldest completed jobs that nothing depends on, taken into memory. Those that are kept stand in front of others."""
-        assert self._stored is not None
-        limit = RETENTION_BATCH
-        while True:
-            found = self._stored.completed_before(None, before, limit)
-            free = [id for id in found if not self._engine.dependents.get(id)]
-            if len(free) >= RETENTION_BATCH or len(found) < limit or limit >= MAX_LOOKED_THROUGH:
-                break
-            limit *= 2
-        del free[RETENTION_BATCH:]
-        self._stored.adopt(free)
-        return free
 
     def _in_memory_before(self, before: int) -> list[str]:
         engine = self._engine

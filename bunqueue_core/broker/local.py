@@ -328,7 +328,7 @@ class LocalBroker(LocalFrame):
             known = self._engine.queues.get(queue)
             evicted = known is not None and known.completed_count > len(known.completed)
             if state == "completed" and grace_ms is not None and self._stored is not None and evicted and limit > 0:
-                self._stored.adopt(self._stored.completed_before(queue, now - grace_ms, limit))
+                self._stored.adopt_oldest(queue, now - grace_ms, limit)
             return self._engine.clean(queue, grace_ms, state, limit, now)
 
         return self._change(clean)

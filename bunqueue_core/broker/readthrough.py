@@ -17,6 +17,9 @@ T = TypeVar("T")
 #: Jobs that are looked up at once.
 _AT_ONCE: Final = 500
 
+#: Completed jobs that are looked through at most for some that nothing depends on.
+_MOST: Final = 64_000
+
 
 class ReadThrough:
     """The journal's read side, as verbs may see it. Used under the engine's lock.
@@ -76,10 +79,30 @@ class ReadThrough:
         found = self._read(lambda: self._journal.completed_before(queue, before, limit))
         return [id for id, name in found if not hides(id, name)]
 
+    def adopt_oldest(self, queue: str | None, before: int, limit: int) -> list[str]:
+        """Take into memory the ``limit`` oldest jobs that completed at or before ``before`` and that nothing depends on.
+
+        Gives their ids. Those that others depend on may stand in front of them: it looks past some.
+        """
+        dependents = self._engine.dependents
+        asked = limit
+        while True:
+            found = self.completed_before(queue, before, asked)
+            free = [id for id in found if not dependents.get(id)]
+            if len(free) >= limit or len(found) < asked or asked >= _MOST:
+                break
+            asked *= 2
+        del free[limit:]
+        self.adopt(free)
+        return free
+
     def logs(self, id: str) -> list[LogEntry] | None:
-        """Stored log lines of a job, None if there are none."""
+        """Stored log lines of a job, None if there are none (or what is stored cannot be decoded)."""
         row = self._read(lambda: self._journal.read_rows(LOG_TABLE, [(id,)])).get((id,))
-        return None if row is None else logs_from(row[1])
+        try:
+            return None if row is None else logs_from(row[1])
+        except Exception:
+            return None
 
     def adopt(self, ids: Iterable[str]) -> None:
         """Take those of the completed jobs ``ids`` into memory that it does not hold, so that a verb can work on them."""

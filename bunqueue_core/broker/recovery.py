@@ -134,6 +134,7 @@ class Recovery:
         gated: list[Job] = []
         for batch in self._journal.load_pending(LOAD_BATCH):
             waiting: list[Job] = []
+            before = len(gated)
             for row in batch:
                 if row.id in engine.jobs:
                     continue  # it was active, and has been taken over a moment ago
@@ -147,7 +148,7 @@ class Recovery:
                 else:
                     waiting.append(job)
             engine.restore_pending(waiting, now)
-            self._progress("pending", len(batch))
+            self._progress("pending", len(waiting) + len(gated) - before)
         return gated
 
     def _completed(self, now: int) -> None:
