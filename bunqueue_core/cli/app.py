@@ -20,6 +20,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str, str]]] = MappingProxyType(
         "start": ("bunqueue_core.cli.start", "start", "Start the server (also when no command is given)."),
         "db": ("bunqueue_core.cli.db", "db", "Show, check or compact the database."),
         "backup": ("bunqueue_core.cli.backup", "backup", "Make, list, verify and restore backups."),
+        "cron": ("bunqueue_core.cli.cron", "cron", "Preview the runs of a schedule."),
         "config": ("bunqueue_core.cli.config", "config", "Check or show the configuration."),
         "plugins": ("bunqueue_core.cli.plugins", "plugins", "List the plugins in use and what they provide."),
         "version": ("bunqueue_core.cli.version", "version", "Print the versions of this client and of the server."),
