@@ -34,7 +34,7 @@ def transcripts(request: pytest.FixtureRequest) -> Iterator[Transcripts]:
     with running_postgres() as dsn:
         environment = {"BUNQUEUE_STORAGE_DRIVER": "postgres", "BUNQUEUE_POSTGRES_URL": dsn}
         with running_server(environment=environment) as server:
-            played = Transcripts(server, list(selected))
+            played = Transcripts(server, "postgres", list(selected))
             yield played
             played.close()
             assert server.stop() == 0

@@ -1,7 +1,7 @@
 """Wire scenarios against our server give the transcripts that were recorded from the reference, or a deliberate difference.
 
 ``disabled.json`` names what the server cannot do yet, with its reason: files (``streams``) or scenarios (``push.defaults``).
-``overrides/`` holds deliberate differences; make one with ``replay.py check … --overrides overrides -k NAME --accept "why"``.
+``overrides/`` holds deliberate differences (``overrides/memory/`` those of that storage alone); make one with ``replay.py check … --overrides overrides -k NAME --accept "why"``.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ ENABLED = [name for name in SCENARIOS if disabled(name) is None]
 class Transcripts:
     """Transcripts of all enabled scenarios that were selected, played against one server a few at a time."""
 
-    def __init__(self, server: ServerProcess, names: list[str]) -> None:
+    def __init__(self, server: ServerProcess, storage: str, names: list[str]) -> None:
+        self.storage = storage
         self._server = server
         self._pool = concurrent.futures.ThreadPoolExecutor(AT_ONCE)
         # The slow ones first: they wait for timers, while the others pass by.
@@ -69,14 +70,17 @@ def transcripts(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
         if callspec is not None and callspec.params.get("transcripts") == request.param:
             selected[callspec.params["name"]] = None
     with running_server(data_path) as server:
-        played = Transcripts(server, list(selected))
+        played = Transcripts(server, request.param, list(selected))
         yield played
         played.close()
 
 
 @pytest.mark.parametrize("name", ENABLED)
 def test_the_transcript_is_the_recorded_one(transcripts: Transcripts, name: str) -> None:
-    want, _, _ = replay.expected(name, HERE / "golden", OVERRIDES)
+    folder = OVERRIDES / transcripts.storage
+    if not (folder / f"{name}.json").exists():
+        folder = OVERRIDES
+    want, _, _ = replay.expected(name, HERE / "golden", folder)
     difference = replay.difference(want, transcripts.of(name))
     for _ in range(REPEATS):
         if not difference:

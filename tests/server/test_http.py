@@ -144,7 +144,7 @@ GAUGES = {
     *("bunqueue_backup_retention", "bunqueue_backup_consecutive_failures"),
     *("bunqueue_backup_last_success_timestamp_seconds", "bunqueue_backup_last_failure_timestamp_seconds"),
     *("bunqueue_backup_last_duration_seconds", "bunqueue_backup_last_size_bytes"),
-    *("bunqueue_backup_last_verified_timestamp_seconds", "bunqueue_backup_last_verified_age_seconds"),
+    *("bunqueue_backup_last_verified_timestamp_seconds",),
 }
 COUNTERS = {
     *(f"bunqueue_jobs_{name}" for name in ("pushed", "pulled", "completed", "failed")),

@@ -175,7 +175,10 @@ class _Snapshot(Collector):
         # The series are there on every server, as dashboards expect; all zero where no backups can be made.
         numbers = self._services.backups() if self._services.backups is not None else BackupStatistics()
         verified_at = numbers.last_verified_at
-        age_s = (self._services.ports.now() - verified_at) / 1000 if verified_at is not None else float("nan")
+        if verified_at is not None:
+            # Absent before: an age of nothing would look like the youngest of all to an alert.
+            age_s = (self._services.ports.now() - verified_at) / 1000
+            yield _gauge("bunqueue_backup_last_verified_age_seconds", "Age of the backup that was verified last", age_s)
         for name, text, value in (
             ("enabled", "Backups are made on a schedule", numbers.enabled),
             ("scheduler_running", "The schedule of backups runs", numbers.scheduler_running),
@@ -200,7 +203,6 @@ class _Snapshot(Collector):
                 "When the backup was made that was verified last; 0: none was since the start",
                 (verified_at or 0) / 1000,
             ),
-            ("last_verified_age_seconds", "Age of the backup that was verified last; NaN: none was", age_s),
         ):
             yield _gauge(f"bunqueue_backup_{name}", text, value)
         for name, text, value in (
