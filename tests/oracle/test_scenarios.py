@@ -1,7 +1,8 @@
 """Wire scenarios against our server give the transcripts that were recorded from the reference, or a deliberate difference.
 
 ``disabled.json`` names what the server cannot do yet, with its reason: files (``streams``) or scenarios (``push.defaults``).
-``overrides/`` holds deliberate differences (``overrides/memory/`` those of that storage alone); make one with ``replay.py check … --overrides overrides -k NAME --accept "why"``.
+``overrides/`` holds deliberate differences, ``overrides/memory/`` those of that storage alone; make one with
+``replay.py check … --overrides overrides -k NAME --accept "why"``.
 """
 
 from __future__ import annotations
