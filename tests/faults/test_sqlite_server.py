@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 import random
 import sqlite3
 import subprocess
@@ -80,6 +81,61 @@ def filled(path: Path, jobs: int) -> Path:
 
 def fingerprints(folder: Path) -> dict[str, str]:
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
+
+
+# -- a full disk ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="no limits for other processes here")
+def test_a_full_disk_is_told_everywhere_and_work_goes_on_once_there_is_room(tmp_path: Path) -> None:
+    db = tmp_path / "jobs.db"
+
+    async def use(server: ServerProcess) -> list[str]:
+        wire = await Wire.connect(server.port)
+        stored = [(await wire.call("PUSH", queue="q", data={}, durable=True))["id"]]
+        status = (await wire.call("StorageStatus"))["data"]
+        assert status == {"diskFull": False, "error": None, "since": None}
+        pid = server.process.pid
+        limits = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+        # Files in which nothing may be written are what a full disk is to a process. (A bound of their present size would not do:
+        # the log may be cut meanwhile, and then has room.)
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (1, limits[1]))
+        waiting = wire.send("PUSH", queue="q", data={}, durable=True)
+        while (status := (await wire.call("StorageStatus"))["data"])["diskFull"] is False:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        assert status["error"] == "disk full"
+        assert status["since"] > 0
+        buffered = (await wire.call("PUSH", queue="q", data={}))["id"]
+        code, text = await asyncio.to_thread(get, server, "/health")
+        health = json.loads(text)
+        assert (code, health["ok"], health["status"]) == (503, False, "degraded")
+        assert (health["storage"]["diskFull"], health["storage"]["error"]) == (True, "disk full")
+        code, text = await asyncio.to_thread(get, server, "/ready")
+        assert (code, json.loads(text)["ready"]) == (503, False)
+        for name in ("bunqueue_storage_degraded", "bunqueue_storage_disk_full"):
+            assert await asyncio.to_thread(metric, server, name) == 1
+        assert await asyncio.to_thread(metric, server, "bunqueue_storage_unwritten_rows") >= 2
+        assert await asyncio.to_thread(metric, server, "bunqueue_storage_commit_failures_total") >= 1
+        assert not waiting.done()
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, limits)
+        stored.append((await waiting)["id"])
+        stored.append((await wire.call("PUSH", queue="q", data={}, durable=True))["id"])
+        assert (await wire.call("StorageStatus"))["data"] == {"diskFull": False, "error": None, "since": None}
+        code, _ = await asyncio.to_thread(get, server, "/ready")
+        assert code == 200
+        await wire.close()
+        return [*stored, buffered]
+
+    with running_server(db) as server:
+        ids = asyncio.run(use(server))
+        server.kill()
+        assert "Commit failed, its changes are kept and tried again" in server.output
+        assert "the disk is full" in server.output
+        assert "Storage works again: everything is written" in server.output
+        assert str(db) not in server.output.replace(str(server.announcement.get("storage", "")), "")
+    with running_server(db) as server:
+        assert asyncio.run(states(server, ids)) == {"waiting"}
+        assert server.stop() == 0
 
 
 # -- files that cannot be used ----------------------------------------------------------------------------------------
