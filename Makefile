@@ -7,6 +7,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 DATA := data
 ARGS ?=
+# Half of the suite is waiting, so that more processes than processors pay. PROCESSES=0 runs it in one, as a debugger needs it.
+PROCESSES ?= 4
 
 MANIFESTS := pyproject.toml constraints.txt $(wildcard plugins/*/pyproject.toml)
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
@@ -22,7 +24,7 @@ start: $(VENV)/.for-start ## Start the server on ./data/bunqueue.db (TCP 6789, H
 	@exec $(BIN)/bunqueue start --data-path $(DATA)/bunqueue.db $(ARGS)
 
 test: $(VENV)/.for-development ## Run the whole test suite.
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n $(PROCESSES) --dist worksteal $(ARGS)
 
 check: $(VENV)/.for-development ## Check style, types and generated code.
 	$(BIN)/ruff check .

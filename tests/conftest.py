@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+
 import pytest
 
 from bunqueue_core.testing.report import pytest_runtest_makereport, pytest_terminal_summary
@@ -17,3 +20,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if campaigns:
         config.hook.pytest_deselected(items=campaigns)
         items[:] = [item for item in items if item not in campaigns]
+
+
+@pytest.fixture(autouse=True)
+def _environment_as_before() -> Iterator[None]:
+    """A variable that one test sets is not there for the next, which may start a server of its own."""
+    before = dict(os.environ)
+    yield
+    if before != dict(os.environ):
+        os.environ.clear()
+        os.environ.update(before)
