@@ -105,8 +105,15 @@ class Coordinator:
             create(self._every(lambda: RETAIN_S, self._retain, "retention")),
             create(self._every(self._schedule_s, self._broker.run_schedules, "schedules")),
             create(self._poll()),
-            create(self._listen()),
         ]
+        if not self._database.pooled or settings.listen_url is not None:
+            self._tasks.append(create(self._listen()))
+        else:
+            self._broker.log(
+                "warn",
+                "the database is reached through a pooler: the broker polls; storage.listenUrl may name a direct way",
+                poll_interval_ms=settings.effective_poll_ms,
+            )
         # The others learn at once that there is somebody to notify.
         await self._database.run(_NOTIFY, (self._channel,))
 
@@ -290,7 +297,7 @@ class Coordinator:
         while not self._stopping.is_set():
             # Without it, polling makes do.
             with contextlib.suppress(psycopg.Error, OSError):
-                connection = await self._database.connect()
+                connection = await self._database.connect(listening=True)
                 try:
                     await connection.execute(
                         sql.SQL("LISTEN {}").format(sql.Identifier(self._channel)).as_bytes(connection)

@@ -30,11 +30,13 @@ RETRY_PAUSE_S: Final = 0.05
 #: planning costs more than running. The statements are written so that there is one sensible plan (their headers name the index).
 #: That it is taken while the tables are still small, too, and so is right when they have grown, is what the refusals are for: no
 #: whole table is read, and joins go row by row through an index from the few rows at hand.
+#: A pooler between shows in a process that is not the one it gave out. Its sessions are shared with others: they stay as they are.
 _CONFIGURE: Final = (
-    "SELECT set_config('statement_timeout', $1, false), set_config('lock_timeout', $2, false), "
+    "SELECT CASE WHEN pg_backend_pid() = $4::int4 THEN concat("
+    "set_config('statement_timeout', $1, false), set_config('lock_timeout', $2, false), "
     "set_config('idle_in_transaction_session_timeout', $3, false), set_config('plan_cache_mode', 'force_generic_plan', false), "
     "set_config('enable_seqscan', 'off', false), set_config('enable_hashjoin', 'off', false), "
-    "set_config('enable_mergejoin', 'off', false)"
+    "set_config('enable_mergejoin', 'off', false)) END"
 )
 
 Connection = AsyncConnection[Any]
@@ -63,6 +65,8 @@ class Database:
         self._back.set()
         self._pool: AsyncConnectionPool[Connection] | None = None
         self.gate: asyncio.Task[None] | None = None  #: what every new statement waits for, if anything
+        #: a pooler, which may change sessions between transactions, is between the broker and the database
+        self.pooled = False
         self.statements = 0  #: statements and transactions that were run
         self.own_backends: set[int] = set()  #: process ids of this broker's connections, to know its own notifications
         adapters = psycopg.adapt.AdaptersMap(psycopg.adapters)
@@ -82,9 +86,11 @@ class Database:
 
     # -- life cycle ---------------------------------------------------------------------------------------------------
 
-    async def connect(self) -> Connection:
-        """A connection outside the pool, configured like those in it."""
-        connection: Connection = await AsyncConnection.connect(self._settings.url.get_secret_value(), **self._arguments)
+    async def connect(self, *, listening: bool = False) -> Connection:
+        """A connection outside the pool, configured like those in it; for ``listening``, to the URL meant for that."""
+        settings = self._settings
+        url = settings.listen_url if listening and settings.listen_url is not None else settings.url
+        connection: Connection = await AsyncConnection.connect(url.get_secret_value(), **self._arguments)
         try:
             await self._configure(connection)
         except BaseException:
@@ -135,14 +141,20 @@ class Database:
 
     async def _configure(self, connection: Connection) -> None:
         settings = self._settings
-        await connection.execute(
+        cursor = await connection.execute(
             _CONFIGURE,
             (
                 str(settings.statement_timeout_ms),
                 str(settings.lock_timeout_ms),
                 str(settings.idle_transaction_timeout_ms),
+                connection.info.backend_pid,
             ),
+            prepare=False,
         )
+        if await cursor.fetchone() == (None,):
+            self.pooled = True
+            connection.prepare_threshold = None
+            return
         if len(self.own_backends) > 1_000:  # connections are replaced once an hour: this is years
             self.own_backends.clear()
         self.own_backends.add(connection.info.backend_pid)

@@ -43,6 +43,10 @@ class PostgresStorage(StorageSettings):
     url: SecretStr = Field(
         description="postgres:// or postgresql:// URL of the database; reserved characters percent-encoded."
     )
+    listen_url: SecretStr | None = Field(
+        default=None,
+        description="URL for the listening connection alone; needed only if url leads through a pooler of transactions.",
+    )
     namespace: str = Field(
         default="default", description="Brokers of one namespace share queues; namespaces never meet."
     )
@@ -89,10 +93,10 @@ class PostgresStorage(StorageSettings):
         default=268_435_456, ge=1, description="Most payload bytes that one operation may load at once."
     )
 
-    @field_validator("url")
+    @field_validator("url", "listen_url")
     @classmethod
-    def _check_scheme(cls, value: SecretStr) -> SecretStr:
-        if not value.get_secret_value().startswith(("postgres://", "postgresql://")):
+    def _check_scheme(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None and not value.get_secret_value().startswith(("postgres://", "postgresql://")):
             raise ValueError("PostgreSQL storage requires a postgres:// or postgresql:// URL")
         return value
 
