@@ -34,6 +34,7 @@ from bunqueue_core.config.schema import (
 from bunqueue_core.config.selection import (
     DRIVER_VARIABLE,
     REQUIRED,
+    URL_VARIABLE,
     Selection,
     first_set,
     label,
@@ -441,6 +442,21 @@ class _Resolver:
             variable, path = first_set(self.environ, SHARED_VARIABLES["data_path"])
             if path.strip():
                 self.warnings.append(f"{variable} is ignored: the server does not use {label('sqlite')}")
+        if selection.conflict is None:
+            self._warn_of_rivals(selection)
+
+    def _warn_of_rivals(self, selection: Selection) -> None:
+        """Say which variables ask for another driver than the one that a more specific source chose."""
+        if selection.driver != "postgres" and self.environ.get(URL_VARIABLE, "").strip():
+            self.warnings.append(
+                f"{URL_VARIABLE} is ignored: {selection.origin} chooses {label(selection.driver)}; "
+                "remove it, or choose postgres there"
+            )
+        asked = self.environ.get(DRIVER_VARIABLE, "").strip()
+        if asked and asked != selection.driver:
+            self.warnings.append(
+                f"{DRIVER_VARIABLE}={asked} is ignored: {selection.origin} chooses {label(selection.driver)}"
+            )
 
     def _require(self, driver: str, settings: Mapping[str, Setting]) -> None:
         needed, text = REQUIRED.get(driver, ("", ""))

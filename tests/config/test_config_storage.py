@@ -67,6 +67,32 @@ def test_the_refusal_says_what_to_remove(resolved: Resolve) -> None:
     assert conflicts[0].endswith("Remove --data-path or BUNQUEUE_POSTGRES_URL.")
 
 
+@pytest.mark.parametrize(
+    ("storage", "environ", "warning"),
+    [
+        (
+            {"driver": "sqlite", "dataPath": "x"},
+            {"BUNQUEUE_POSTGRES_URL": URL},
+            "BUNQUEUE_POSTGRES_URL is ignored: storage.driver chooses SQLite; remove it, or choose postgres there",
+        ),
+        (
+            {},
+            {"BUNQUEUE_STORAGE_DRIVER": "sqlite", "BUNQUEUE_POSTGRES_URL": URL, "DATA_PATH": "x"},
+            "BUNQUEUE_POSTGRES_URL is ignored: BUNQUEUE_STORAGE_DRIVER chooses SQLite; remove it, or choose postgres there",
+        ),
+        (
+            {"driver": "sqlite", "dataPath": "x"},
+            {"BUNQUEUE_STORAGE_DRIVER": "postgres"},
+            "BUNQUEUE_STORAGE_DRIVER=postgres is ignored: storage.driver chooses SQLite",
+        ),
+    ],
+)
+def test_a_variable_that_asks_for_another_driver_is_not_passed_over_in_silence(
+    resolved: Resolve, storage: dict[str, Any], environ: dict[str, str], warning: str
+) -> None:
+    assert warning in resolved({"storage": storage}, environ).warnings
+
+
 def test_what_a_driver_cannot_do_without(resolved: Resolve) -> None:
     assert resolved({"storage": {"driver": "sqlite"}}).conflicts == (
         "SQLite storage requires storage.dataPath or BUNQUEUE_DATA_PATH.",
