@@ -11,11 +11,13 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fixtures.server import ServerProcess, clean_environment, running_server
+from fixtures.server import PATIENCE_S, ServerProcess, clean_environment, running_server
 from fixtures.sqlite_bench import Bench
 from fixtures.wire import Wire
 
@@ -56,19 +58,27 @@ def start(path: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@asynccontextmanager
+async def connected(server: ServerProcess) -> AsyncIterator[Wire]:
+    """A connection that is closed whatever happens, and on which nothing is waited for without end."""
+    wire = await Wire.connect(server.port)
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            yield wire
+    finally:
+        await wire.close()
+
+
 async def push(server: ServerProcess, count: int) -> list[str]:
     """Add durable jobs; their ids."""
-    wire = await Wire.connect(server.port)
-    answers = [await wire.call("PUSH", queue="q", data={"n": n}, durable=True) for n in range(count)]
-    await wire.close()
+    async with connected(server) as wire:
+        answers = [await wire.call("PUSH", queue="q", data={"n": n}, durable=True) for n in range(count)]
     return [answer["id"] for answer in answers]
 
 
 async def states(server: ServerProcess, ids: list[str]) -> set[str]:
-    wire = await Wire.connect(server.port)
-    found = {(await wire.call("GetState", id=id))["state"] for id in ids}
-    await wire.close()
-    return found
+    async with connected(server) as wire:
+        return {(await wire.call("GetState", id=id))["state"] for id in ids}
 
 
 def filled(path: Path, jobs: int) -> Path:
@@ -91,40 +101,39 @@ def test_a_full_disk_is_told_everywhere_and_work_goes_on_once_there_is_room(tmp_
     db = tmp_path / "jobs.db"
 
     async def use(server: ServerProcess) -> list[str]:
-        wire = await Wire.connect(server.port)
-        stored = [(await wire.call("PUSH", queue="q", data={}, durable=True))["id"]]
-        status = (await wire.call("StorageStatus"))["data"]
-        assert status == {"diskFull": False, "error": None, "since": None}
-        pid = server.process.pid
-        limits = resource.prlimit(pid, resource.RLIMIT_FSIZE)
-        # Files in which nothing may be written are what a full disk is to a process. (A bound of their present size would not do:
-        # the log may be cut meanwhile, and then has room.)
-        resource.prlimit(pid, resource.RLIMIT_FSIZE, (1, limits[1]))
-        waiting = wire.send("PUSH", queue="q", data={}, durable=True)
-        while (status := (await wire.call("StorageStatus"))["data"])["diskFull"] is False:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
-        assert status["error"] == "disk full"
-        assert status["since"] > 0
-        buffered = (await wire.call("PUSH", queue="q", data={}))["id"]
-        code, text = await asyncio.to_thread(get, server, "/health")
-        health = json.loads(text)
-        assert (code, health["ok"], health["status"]) == (503, False, "degraded")
-        assert (health["storage"]["diskFull"], health["storage"]["error"]) == (True, "disk full")
-        code, text = await asyncio.to_thread(get, server, "/ready")
-        assert (code, json.loads(text)["ready"]) == (503, False)
-        for name in ("bunqueue_storage_degraded", "bunqueue_storage_disk_full"):
-            assert await asyncio.to_thread(metric, server, name) == 1
-        assert await asyncio.to_thread(metric, server, "bunqueue_storage_unwritten_rows") >= 2
-        assert await asyncio.to_thread(metric, server, "bunqueue_storage_commit_failures_total") >= 1
-        assert not waiting.done()
-        resource.prlimit(pid, resource.RLIMIT_FSIZE, limits)
-        stored.append((await waiting)["id"])
-        stored.append((await wire.call("PUSH", queue="q", data={}, durable=True))["id"])
-        assert (await wire.call("StorageStatus"))["data"] == {"diskFull": False, "error": None, "since": None}
-        code, _ = await asyncio.to_thread(get, server, "/ready")
-        assert code == 200
-        await wire.close()
-        return [*stored, buffered]
+        async with connected(server) as wire:
+            stored = [(await wire.call("PUSH", queue="q", data={}, durable=True))["id"]]
+            status = (await wire.call("StorageStatus"))["data"]
+            assert status == {"diskFull": False, "error": None, "since": None}
+            pid = server.process.pid
+            limits = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+            # Files in which nothing may be written are what a full disk is to a process. (A bound of their present size would not
+            # do: the log may be cut meanwhile, and then has room.)
+            resource.prlimit(pid, resource.RLIMIT_FSIZE, (1, limits[1]))
+            waiting = wire.send("PUSH", queue="q", data={}, durable=True)
+            while (status := (await wire.call("StorageStatus"))["data"])["diskFull"] is False:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            assert status["error"] == "disk full"
+            assert status["since"] > 0
+            buffered = (await wire.call("PUSH", queue="q", data={}))["id"]
+            code, text = await asyncio.to_thread(get, server, "/health")
+            health = json.loads(text)
+            assert (code, health["ok"], health["status"]) == (503, False, "degraded")
+            assert (health["storage"]["diskFull"], health["storage"]["error"]) == (True, "disk full")
+            code, text = await asyncio.to_thread(get, server, "/ready")
+            assert (code, json.loads(text)["ready"]) == (503, False)
+            for name in ("bunqueue_storage_degraded", "bunqueue_storage_disk_full"):
+                assert await asyncio.to_thread(metric, server, name) == 1
+            assert await asyncio.to_thread(metric, server, "bunqueue_storage_unwritten_rows") >= 2
+            assert await asyncio.to_thread(metric, server, "bunqueue_storage_commit_failures_total") >= 1
+            assert not waiting.done()
+            resource.prlimit(pid, resource.RLIMIT_FSIZE, limits)
+            stored.append((await waiting)["id"])
+            stored.append((await wire.call("PUSH", queue="q", data={}, durable=True))["id"])
+            assert (await wire.call("StorageStatus"))["data"] == {"diskFull": False, "error": None, "since": None}
+            code, _ = await asyncio.to_thread(get, server, "/ready")
+            assert code == 200
+            return [*stored, buffered]
 
     with running_server(db) as server:
         ids = asyncio.run(use(server))
