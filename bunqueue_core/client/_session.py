@@ -257,6 +257,7 @@ class Session:
         self._timeouts = 0
         self._failures = 0
         self._retry_at = 0.0
+        self._refusal: AuthenticationError | None = None
 
     # -- outgoing -----------------------------------------------------------------------------------------------------
 
@@ -398,6 +399,7 @@ class Session:
     def connect_failed(self, error: BaseException) -> None:
         """A connect failed: calls until the end of the back-off fail at once."""
         self._failures += 1
+        self._refusal = error if isinstance(error, AuthenticationError) else None
         delay = min(BACKOFF_S * 2.0 ** (self._failures - 1), BACKOFF_MAX_S)
         self._retry_at = self.clock() + delay
         self.emit("error", operation="connect", error=str(error))
@@ -409,10 +411,13 @@ class Session:
             delay_ms=delay * 1000,
         )
 
-    def backing_off(self) -> ConnectionClosedError | None:
+    def backing_off(self) -> BunqueueError | None:
         """The error of a call during the back-off, None when a connect may be tried."""
         left = self._retry_at - self.clock()
         if self._failures and left > 0:
+            if self._refusal is not None:
+                # The server is there; it is the token that it does not want.
+                return AuthenticationError(str(self._refusal))
             return ConnectionClosedError(f"server unreachable, retry in {math.ceil(left * 1000)}ms")
         return None
 

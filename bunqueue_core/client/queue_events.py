@@ -17,7 +17,13 @@ from bunqueue_core.client._verbs import Verbs
 from bunqueue_core.client.connection import Connection
 from bunqueue_core.client.remote import RemoteVerbs
 from bunqueue_core.embedded import EmbeddedBroker, open_broker
-from bunqueue_core.model.errors import BunqueueError, CommandError, CommandTimeoutError, ConnectionClosedError
+from bunqueue_core.model.errors import (
+    AuthenticationError,
+    BunqueueError,
+    CommandError,
+    CommandTimeoutError,
+    ConnectionClosedError,
+)
 from bunqueue_core.model.payload import widen
 from bunqueue_core.model.rules import check_queue_name
 
@@ -129,6 +135,7 @@ class QueueEvents(Emitter):
             timeout: seconds.
 
         Raises:
+            AuthenticationError: the server refuses the token.
             ConnectionClosedError: it is closed.
             TimeoutError: that took longer.
         """
@@ -196,6 +203,8 @@ class QueueEvents(Emitter):
                 error = trouble
             if self._closed.is_set():
                 return
+            if isinstance(error, AuthenticationError) and not self._ready.is_set():
+                raise error  # a token that was wrong from the start stays wrong
             self._trouble(error)
             self._closed.wait(RESUBSCRIBE_S[min(failures, len(RESUBSCRIBE_S) - 1)])
             failures += 1

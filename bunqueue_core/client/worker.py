@@ -9,8 +9,10 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
-from bunqueue_core.client._acompat import can_spawn, settled
+from bunqueue_core.client._acompat import Inbox, can_spawn, settled
+from bunqueue_core.client._events import LOGGER
 from bunqueue_core.client._session import TelemetryHandler, TlsOption
+from bunqueue_core.client._stop_signals import EXIT_CODE_BASE, StopSignals
 from bunqueue_core.client._target import find_target, queue_key
 from bunqueue_core.client._worker_options import WorkerOptions
 from bunqueue_core.client.connection import Connection
@@ -157,14 +159,39 @@ class Worker(WorkerLoop):
         self._watch_stalls()
         self._crew.begin()
 
-    def run(self) -> None:
-        """Work until the worker is closed.
+    def run(self, *, handle_signals: bool = True) -> None:
+        """Work until the worker is closed, or the program is told to end.
+
+        The first SIGINT (Ctrl-C) or SIGTERM closes the worker in order, as :meth:`close` does, and this returns. The second one
+        does not wait for running jobs any more.
+
+        Args:
+            handle_signals: False leaves signals alone. So does a handler that the program has set, or another thread than the main
+                one.
 
         Raises:
-            BunqueueError: the broker refuses pulls for good, or cannot be opened, and nobody listens to ``error``.
+            BunqueueError: the broker refuses pulls or the token for good, or cannot be opened, and nobody listens to ``error``.
+            SystemExit: a second signal came; the code is 128 and its number.
         """
         self.start()
-        self._closed.wait()
+        news: Inbox[int] = Inbox()
+        self.once("closed", lambda: news.put(0))
+        if self._closed.is_set():
+            news.put(0)
+        stopping = False
+        with StopSignals(news.put, handle_signals):
+            while number := news.get():
+                if stopping:
+                    self.close(force=True)
+                    raise SystemExit(EXIT_CODE_BASE + number)
+                stopping = True
+                if self._running:
+                    LOGGER.warning(
+                        "worker of '%s' stops when its %d running jobs have ended; a second signal ends it at once",
+                        self.queue_key,
+                        self._running,
+                    )
+                self.close(timeout=0)
         if self._failure is not None:
             raise self._failure
 

@@ -20,7 +20,7 @@ from bunqueue_core.client.endpoint import Endpoint
 from bunqueue_core.client.job import Job
 from bunqueue_core.client.queue_events import QueueEvents
 from bunqueue_core.client.worker_timer import NOWHERE, WorkerTimer
-from bunqueue_core.model.errors import BunqueueError, CommandError, ConnectionClosedError
+from bunqueue_core.model.errors import AuthenticationError, BunqueueError, CommandError, ConnectionClosedError
 from bunqueue_core.model.requests import Ack, Acknowledged, Failure
 
 #: Outcomes under way: the answer that confirms them, and the outcomes in its order.
@@ -80,7 +80,7 @@ class WorkerLoop(WorkerTimer):
         except Exception as error:
             self._failure = error
             self._closing = True
-            self._report(error, "loop")
+            self._report(error, "stopped")
             self._ready.set()
         self._shut()
         return True
@@ -102,7 +102,8 @@ class WorkerLoop(WorkerTimer):
             try:
                 jobs = self._fetch(verbs, free)
             except CommandError as error:
-                if not self._is_transient(error) and not self.listens("error"):
+                lasting = not self._is_transient(error) and not isinstance(error, AuthenticationError)
+                if lasting and not self.listens("error"):
                     raise
                 self._pull_failed(error)
                 continue
@@ -137,6 +138,12 @@ class WorkerLoop(WorkerTimer):
         }
         try:
             settled(verbs.command("RegisterWorker", fields))
+        except AuthenticationError as error:
+            # A token that was wrong from the start stays wrong. One that was right may have been changed on the server's side.
+            if not self._ready.is_set() and not self.listens("error"):
+                raise
+            self._pull_failed(error, "authentication")
+            return False
         except CommandError as error:
             self._report(error, "register")
         except BunqueueError as error:

@@ -19,7 +19,7 @@ from bunqueue_core.client.endpoint_async import Endpoint
 from bunqueue_core.client.job_async import Job
 from bunqueue_core.client.queue_events_async import QueueEvents
 from bunqueue_core.client.worker_timer_async import NOWHERE, WorkerTimer
-from bunqueue_core.model.errors import BunqueueError, CommandError, ConnectionClosedError
+from bunqueue_core.model.errors import AuthenticationError, BunqueueError, CommandError, ConnectionClosedError
 from bunqueue_core.model.requests import Ack, Acknowledged, Failure
 
 #: Outcomes under way: the answer that confirms them, and the outcomes in its order.
@@ -79,7 +79,7 @@ class WorkerLoop(WorkerTimer):
         except Exception as error:
             self._failure = error
             self._closing = True
-            self._report(error, "loop")
+            self._report(error, "stopped")
             self._ready.set()
         await self._shut()
         return True
@@ -101,7 +101,8 @@ class WorkerLoop(WorkerTimer):
             try:
                 jobs = await self._fetch(verbs, free)
             except CommandError as error:
-                if not self._is_transient(error) and not self.listens("error"):
+                lasting = not self._is_transient(error) and not isinstance(error, AuthenticationError)
+                if lasting and not self.listens("error"):
                     raise
                 await self._pull_failed(error)
                 continue
@@ -136,6 +137,12 @@ class WorkerLoop(WorkerTimer):
         }
         try:
             await asettled(verbs.command("RegisterWorker", fields))
+        except AuthenticationError as error:
+            # A token that was wrong from the start stays wrong. One that was right may have been changed on the server's side.
+            if not self._ready.is_set() and not self.listens("error"):
+                raise
+            await self._pull_failed(error, "authentication")
+            return False
         except CommandError as error:
             self._report(error, "register")
         except BunqueueError as error:
