@@ -20,6 +20,7 @@ from bunqueue_core.storage.changes import (
     LOG_TABLE,
     METRICS_TABLE,
     PROOF_TABLE,
+    RATE_TABLE,
     WEBHOOK_TABLE,
     Table,
 )
@@ -83,6 +84,7 @@ class Recovery:
         gated = self._pending(buried, now)
         engine.restore_dead_letters(letters, now)
         self._restore(GROUP_TABLE, engine.restore_group)
+        self._restore(RATE_TABLE, lambda row: engine.restore_use(row, now))
         self._completed(now)
         self._dependencies(gated, now)
         self._restore(LOG_TABLE, engine.restore_logs)

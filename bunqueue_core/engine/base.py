@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from bunqueue_core.engine.deadlines import Agenda, JobTimers
+from bunqueue_core.engine.groups import Group
+from bunqueue_core.engine.limits import RateLimiter
 from bunqueue_core.engine.marks import Marks
 from bunqueue_core.engine.queue import QueueState, UniqueKey
 from bunqueue_core.engine.ready import NOWHERE
@@ -21,7 +23,7 @@ from bunqueue_core.model.ports import Ports
 from bunqueue_core.model.requests import DlqEntry, DlqReason, Event, LogEntry, Notice
 from bunqueue_core.model.rules import BACKOFF_STRATEGIES, backoff_delay
 from bunqueue_core.model.webhook import Webhook
-from bunqueue_core.storage.changes import FLOW_FAILURE_TABLE, LOG_TABLE, METRICS_TABLE, QueueRow
+from bunqueue_core.storage.changes import FLOW_FAILURE_TABLE, LOG_TABLE, METRICS_TABLE, RATE_TABLE, QueueRow
 from bunqueue_core.storage.records import dlq_config_map
 
 if TYPE_CHECKING:
@@ -191,6 +193,7 @@ class EngineBase:
             queue = self.queues.get(name)
             if queue is not None and queue.groups is not None:
                 queue.groups.prune(now)
+                self.forget_group_use(queue)
                 if queue.groups.lingering:
                     self.may_be_empty(name)
             if queue is not None and queue.empty:
@@ -248,6 +251,36 @@ class EngineBase:
                 dlq_config=self.marks.pack(dlq_config_map(queue.dlq_config)),
             ),
         )
+
+    def note_use(self, queue: QueueState, rate: RateLimiter) -> None:
+        """Have written what a queue's rate has used up."""
+        if self.marks.enabled:
+            looked_at, used = rate.use
+            self.marks.table(RATE_TABLE, (queue.name, "", looked_at, rate.limit, rate.duration_ms, used, None))
+
+    def note_group_use(self, queue: QueueState, group: Group) -> None:
+        """Have written what a group has used of its window, and until when it is blocked."""
+        if not self.marks.enabled:
+            return
+        window = group.window
+        if window is None and not group.blocked_until:
+            if group.noted:
+                group.noted = False
+                self.marks.table_removed(RATE_TABLE, queue.name, group.id)
+            return
+        group.noted = True
+        use: tuple[int | None, ...] = (None, None, None, None)
+        if window is not None:
+            use = (window.started_at, window.maximum, window.duration_ms, window.count)
+        self.marks.table(RATE_TABLE, (queue.name, group.id, *use, group.blocked_until or None))
+
+    def forget_group_use(self, queue: QueueState) -> None:
+        """Have the rows removed of groups that have been forgotten."""
+        groups = queue.groups
+        if groups is not None and groups.pruned:
+            for group_id in groups.pruned:
+                self.marks.table_removed(RATE_TABLE, queue.name, group_id)
+            groups.pruned.clear()
 
     # -- events -------------------------------------------------------------------------------------------------------
 

@@ -26,6 +26,7 @@ from bunqueue_core.model.requests import (
     Renewal,
 )
 from bunqueue_core.model.rules import check_text, stack_lines
+from bunqueue_core.storage.changes import RATE_TABLE
 
 #: Error of a job that ran longer than its ``timeout``.
 TIMEOUT_ERROR: Final = "Job timeout exceeded"
@@ -56,9 +57,11 @@ class Consuming(Producing):
         if rate is not None and rate.expired(now):
             queue.rate = rate = None
             self.mark_queue(queue)
+            self.marks.table_removed(RATE_TABLE, queue.name, "")
         concurrency = queue.concurrency
         ready = queue.ready
         grouped = queue.groups is not None or (group is not None and group.affine)
+        limited = group is not None and group.limit_max is not None
         while len(deliveries) < request.count:
             if grouped:
                 job, at = self._next_grouped(queue, now, group)
@@ -82,13 +85,19 @@ class Consuming(Producing):
             if concurrency is not None:
                 concurrency.active += 1
             if job.group_id is not None and queue.groups is not None:
-                queue.groups.take(job, now, group)
+                taken = queue.groups.take(job, now, group)
                 queue.taken(job)
+                if limited:
+                    self.note_group_use(queue, taken)
             else:
                 ready.take(job)
             deliveries.append(self._activate(queue, job, request, now))
+        if grouped:
+            self.forget_group_use(queue)
         if deliveries:
             self.totals.pulled += len(deliveries)
+            if rate is not None:
+                self.note_use(queue, rate)
             return deliveries, None
         due = queue.next_due()
         if due is not None and (retry_at is None or due < retry_at):

@@ -17,7 +17,7 @@ from bunqueue_core.model.job import Job, Location
 from bunqueue_core.model.payload import check_size_limit, decode
 from bunqueue_core.model.requests import Event, LogEntry, QueueLimits, StallConfig
 from bunqueue_core.model.rules import check_text
-from bunqueue_core.storage.changes import GROUP_TABLE, LOG_TABLE
+from bunqueue_core.storage.changes import GROUP_TABLE, LOG_TABLE, RATE_TABLE
 
 #: Events that a queue's journal holds at most.
 MAX_QUEUE_EVENTS = 10_000
@@ -139,9 +139,14 @@ class Controlling(Consuming, DeadLetters, Inspecting):
         for id in list(queue.dlq):
             self.forget_dead_letter(queue, id)
         self.lose_proofs(name)
+        self.forget_group_use(queue)
         for group in queue.groups.by_id.values() if queue.groups is not None else ():
             if group.has_policy:
                 self.marks.table_removed(GROUP_TABLE, name, group.id)
+            if group.noted:
+                self.marks.table_removed(RATE_TABLE, name, group.id)
+        if queue.rate is not None:
+            self.marks.table_removed(RATE_TABLE, name, "")
         for type in ("completed", "failed"):
             self.forget_series((name, type))
         self.marks.obliterated(name)
@@ -374,6 +379,7 @@ class Controlling(Consuming, DeadLetters, Inspecting):
         expires_at = now + min(ttl_ms, NEVER_MS) if ttl_ms else None
         queue.rate = RateLimiter(limit, min(duration_ms or DEFAULT_RATE_DURATION_MS, NEVER_MS), expires_at, now)
         self.mark_queue(queue)
+        self.marks.table_removed(RATE_TABLE, name, "")
         self.wake(queue)
 
     def clear_rate_limit(self, name: str) -> None:
@@ -381,6 +387,7 @@ class Controlling(Consuming, DeadLetters, Inspecting):
         if queue is not None and queue.rate is not None:
             queue.rate = None
             self.mark_queue(queue)
+            self.marks.table_removed(RATE_TABLE, name, "")
             self.wake(queue)
 
     def set_concurrency(self, name: str, limit: float) -> None:
@@ -440,6 +447,7 @@ class Controlling(Consuming, DeadLetters, Inspecting):
         queue = self.queue(name)
         group = queue.group_set().get(group_id)
         group.rate_max, group.rate_duration_ms, group.window = maximum, duration_ms, None
+        self.note_group_use(queue, group)
         self._group_changed(queue, group_id)
 
     def group_rate_limit(self, name: str, group_id: str) -> tuple[int, int] | None:
@@ -456,6 +464,7 @@ class Controlling(Consuming, DeadLetters, Inspecting):
         queue = self.queue(name)
         group = queue.group_set().get(group_id)
         group.rate_max = group.rate_duration_ms = group.window = None
+        self.note_group_use(queue, group)
         self._group_changed(queue, group_id)
         return True
 
@@ -513,6 +522,7 @@ class Controlling(Consuming, DeadLetters, Inspecting):
         group = groups.get(group_id)
         group.blocked_until = now + duration_ms
         groups.changed(group)
+        self.note_group_use(queue, group)
         groups.forget_idle(group)
         self.wake(queue)  # the block may end earlier than the one before
 

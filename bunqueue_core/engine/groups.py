@@ -58,6 +58,7 @@ class Group:
         "lane",
         "lingers",
         "live",
+        "noted",
         "paused",
         "place",
         "preceding",
@@ -83,6 +84,7 @@ class Group:
         self.preceding: Group | None = None
         self.place = 0  #: grows along the ring; kept only while there is a heap by it
         self.lingers = False  #: forgotten once its window or manual limit has ended
+        self.noted = False  #: the journal has a row of what it has used of its rate
 
     def __lt__(self, other: Group) -> bool:
         """Heaps compare groups only where everything before them ties: which goes first does not matter."""
@@ -222,6 +224,7 @@ class Groups:
         "by_id",
         "next_order",
         "prioritized",
+        "pruned",
         "queued",
         "ready",
     )
@@ -235,6 +238,7 @@ class Groups:
         self._lingering: list[
             tuple[int, Group]
         ] = []  #: heap: idle groups by when their window and manual limit have ended
+        self.pruned: list[str] = []  #: forgotten groups that the journal still has a row of (:attr:`Group.noted`)
         self.queued = 0  #: ready and delayed grouped jobs
         self.ready = 0
         self.prioritized = 0  #: ready jobs with a priority above 0
@@ -252,7 +256,7 @@ class Groups:
         if not group.idle:
             return
         kept_until = group.kept_until
-        if not kept_until:
+        if not kept_until and not group.noted:
             self.by_id.pop(group.id, None)
         elif not group.lingers:
             group.lingers = True
@@ -270,6 +274,8 @@ class Groups:
                 self.forget_idle(group)
             else:
                 del self.by_id[group.id]
+                if group.noted:
+                    self.pruned.append(group.id)
 
     @property
     def lingering(self) -> bool:
@@ -457,8 +463,8 @@ class Groups:
 
     # -- what becomes of jobs -----------------------------------------------------------------------------------------
 
-    def take(self, job: Job, now: int, defaults: GroupDefaults | None) -> None:
-        """Deliver the job that :meth:`select` has just given."""
+    def take(self, job: Job, now: int, defaults: GroupDefaults | None) -> Group:
+        """Deliver the job that :meth:`select` has just given. Gives its group."""
         assert job.group_id is not None
         group = self.by_id[job.group_id]
         self._advance(group)
@@ -471,6 +477,7 @@ class Groups:
             self.changed(
                 group
             )  # a worker with other defaults may have been waiting for the window that this one replaced
+        return group
 
     def drop(self, job: Job) -> None:
         """Take a ready job out of its lane."""

@@ -33,6 +33,22 @@ class RateLimiter:
         self._last = now
         return self._tokens
 
+    @property
+    def use(self) -> tuple[int, float]:
+        """When it was looked at last (epoch ms), and the tokens that were gone then."""
+        return self._last, self.limit - self._tokens
+
+    def resume(self, looked_at: int, used: float, now: int) -> None:
+        """Go on where an earlier process stopped.
+
+        Args:
+            looked_at: epoch ms; one that lies ahead counts as now.
+            used: tokens that were gone then.
+            now: epoch ms.
+        """
+        self._tokens = min(float(self.limit), self.limit - used)
+        self._last = min(looked_at, now)
+
     def ready(self, now: int) -> bool:
         """True if a token is there."""
         return self._refill(now) >= 1

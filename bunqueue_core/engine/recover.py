@@ -12,12 +12,13 @@ from typing import Any
 
 from bunqueue_core.engine.base import CRON_KEY_PREFIX, MAX_BUCKETS
 from bunqueue_core.engine.control import MAX_LOGGED_JOBS
+from bunqueue_core.engine.groups import Window
 from bunqueue_core.engine.limits import ConcurrencyLimiter, RateLimiter
 from bunqueue_core.engine.queue import QueueState, UniqueKey
 from bunqueue_core.engine.retention import Retaining
 from bunqueue_core.model.job import DEFAULT_OPTIONS, Job, Location
 from bunqueue_core.model.requests import DlqEntry, DlqReason, StallConfig
-from bunqueue_core.storage.changes import QueueRow
+from bunqueue_core.storage.changes import RATE_TABLE, QueueRow
 from bunqueue_core.storage.records import dlq_config_from, logs_from, unpack
 
 #: Error of a job whose stored dependencies cannot be read.
@@ -250,6 +251,30 @@ class Recovering(Retaining):
         group = self.queue(queue).group_set().get(group_id)
         group.rate_max, group.rate_duration_ms = rate_max, rate_duration_ms
         group.concurrency, group.paused = concurrency, bool(paused)
+
+    def restore_use(self, row: tuple[Any, ...], now: int) -> None:
+        """What a queue's or a group's rate has used up; what has ended meanwhile goes."""
+        name, group_id, started_at, maximum, duration_ms, used, blocked_until = row
+        queue = self.queue(name)
+        if not group_id:
+            rate = queue.rate
+            if rate is not None and (rate.limit, rate.duration_ms) == (maximum, duration_ms):
+                rate.resume(started_at, used, now)
+                return
+        else:
+            groups = queue.group_set()
+            group = groups.get(group_id)
+            if started_at is not None:
+                window = Window(started_at, int(maximum), duration_ms)
+                window.count = int(used)
+                group.window = window
+            group.blocked_until = blocked_until if blocked_until is not None and blocked_until > now else 0
+            alive = group.live_window(now) is not None or group.blocked_until
+            group.noted = bool(alive)
+            groups.forget_idle(group)
+            if alive:
+                return
+        self.marks.table_removed(RATE_TABLE, name, group_id)
 
     def restore_logs(self, row: tuple[Any, ...]) -> None:
         """Log lines of a job that memory holds; those of others are read when asked for."""

@@ -293,6 +293,23 @@ GROUP_TABLE: Final = Table(
     order=("queue", "group_id"),
 )
 
+#: What rates have used up: of a queue's bucket (``group_id`` is empty) and of groups' windows, and until when groups are blocked.
+#: ``started_at`` is when the bucket was looked at last, or the window opened; ``used`` the tokens or deliveries gone by then.
+RATE_TABLE: Final = Table(
+    "rate_use",
+    (
+        ("queue", "TEXT"),
+        ("group_id", "TEXT"),
+        ("started_at", "INTEGER"),
+        ("maximum", "REAL"),
+        ("duration", "INTEGER"),
+        ("used", "REAL"),
+        ("blocked_until", "INTEGER"),
+    ),
+    key=2,
+    order=("queue", "group_id"),
+)
+
 #: Log lines of jobs, packed per job.
 LOG_TABLE: Final = Table("job_logs", (("job_id", "TEXT"), ("logs", "BLOB")), order=("job_id",))
 
@@ -321,6 +338,7 @@ TABLES: Final[tuple[Table, ...]] = (
     PROOF_TABLE,
     FLOW_FAILURE_TABLE,
     GROUP_TABLE,
+    RATE_TABLE,
     LOG_TABLE,
     WEBHOOK_TABLE,
     METRICS_TABLE,

@@ -18,6 +18,7 @@ from bunqueue_core.model.options import JobReader
 from bunqueue_core.model.payload import decode
 from bunqueue_core.model.requests import Ack, GroupDefaults, PullRequest, Renewal
 from bunqueue_core.model.rules import BACKOFF_STRATEGIES, backoff_delay
+from bunqueue_core.storage.changes import RATE_TABLE
 from bunqueue_core.testing import DictJournal
 from bunqueue_core.testing.invariants import check_broker
 
@@ -294,6 +295,33 @@ def test_logs_and_webhooks_outlive_a_restart(bench: Bench) -> None:
     bench.crash()
     assert [line.message for line in bench.done(bench.broker.logs(id))] == ["a line"]
     assert bench.done(bench.broker.webhooks()) == [hook]
+
+
+def test_a_restart_refills_no_bucket(bench: Bench) -> None:
+    """Buckets were full again, and groups had used nothing."""
+    hour = 60 * MINUTE
+    limited = GroupDefaults(limit_max=2, limit_duration_ms=hour)
+    bench.push(*(job() for _ in range(5)))
+    bench.push(*(job(group_id=group) for group in "ggggh"), queue="g")
+    bench.done(bench.broker.set_rate_limit("q", 2, hour))
+    assert len(bench.pull(count=5)) == 2
+    assert len(bench.pull("g", 5, group=limited)) == 3
+    bench.done(bench.broker.rate_limit_group("g", "h", hour))
+    bench.add(queue="g", group_id="h")
+    for stop in (bench.crash, bench.restart):
+        bench.run(10 * MINUTE)
+        stop()
+        assert bench.pull(count=5) == []
+        assert bench.pull("g", 5, group=limited) == []
+        check_broker(bench.broker)
+    bench.run(10 * MINUTE)
+    assert len(bench.pull(count=5)) == 1  # two an hour: one each half hour
+    bench.run(30 * MINUTE)
+    assert len(bench.pull("g", 5, group=limited)) == 4  # a new window of each
+    bench.run(2 * hour)
+    bench.restart()
+    assert bench.journal is not None
+    assert [row for row in bench.journal.load_table(RATE_TABLE) if row[1]] == []
 
 
 def test_a_finished_job_is_found_by_its_custom_id(bench: Bench) -> None:

@@ -131,6 +131,20 @@ class LimitCases(Kit):
         assert h.call("queue_limits", "q").concurrency == 1
         assert h.call("queue_limits", "r").rate_max == 1
 
+    @rule("S-365")
+    def test_a_restart_refills_nothing(self, h: Harness) -> None:
+        h.require("persistent")
+        h.call("set_rate_limit", "q", 2, 10_000_000)
+        h.push("q", *(job(n) for n in range(4)))
+        assert data_of(h.pull()) == [0]
+        h.complete(h.pull()[0])
+        h.reopen()
+        assert h.pull(count=5) == []
+        h.call("clear_rate_limit", "q")
+        h.call("set_rate_limit", "q", 1, 10_000_000)
+        h.reopen()
+        assert len(h.pull(count=5)) == 1
+
 
 class GroupCases(Kit):
     """Rotation of groups, their limits and pauses."""
@@ -277,6 +291,21 @@ class GroupCases(Kit):
         assert h.call("group_concurrency", "q", "A") == 1
         assert h.call("group_rate_limit", "q", "B") == (2, 3_000)
         assert h.drain_order() == ["A0", "A1"]
+
+    @rule("S-365")
+    def test_a_restart_opens_no_window_and_no_held_group(self, h: Harness) -> None:
+        h.require("persistent")
+        defaults = GroupDefaults(limit_max=2, limit_duration_ms=10_000_000)
+        self._push(h, "A0", "A1", "A2", "B0", "C0")
+        h.call("rate_limit_group", "q", "C", 10_000_000)
+        for delivery in h.pull(count=5, group=defaults):
+            h.complete(delivery)
+        h.reopen()
+        assert h.pull(count=5, group=defaults) == []
+        assert h.call("group_rate_limit_ttl", "q", "A") > 0
+        assert h.call("group_rate_limit_ttl", "q", "C") > 0
+        self._push(h, "B1", "B2")
+        assert data_of(h.pull(count=5, group=defaults)) == ["B1"]
 
     @rule("S-379")
     def test_a_groups_active_jobs_end_with_their_broker(self, h: Harness) -> None:
