@@ -329,13 +329,20 @@ class LifetimeCases(Kit):
 
     @rule("S-283")
     def test_completed_jobs_are_kept_by_age(self, h: Harness) -> None:
-        delivery = h.taken(remove_on_complete=Retention(age_ms=2 * h.unit))
-        h.complete(delivery, 1)
+        short, long = h.push(
+            "q",
+            job(remove_on_complete=Retention(age_ms=2 * h.unit)),
+            job(remove_on_complete=Retention(age_ms=100_000 * h.unit)),
+        )
+        for delivery in h.pull(count=2):
+            h.complete(delivery, 1)
+        if h.setup.clock is not None:
+            # On a clock that goes on by itself the time may be over before the question is asked.
+            assert h.state(short) == "completed"
         kept = h.taken()
         h.complete(kept)
-        assert h.state(delivery.job.id) == "completed"
-        h.until_state(delivery.job.id, "unknown")
-        assert h.state(kept.job.id) == "completed"
+        h.until_state(short, "unknown")
+        assert h.states(long, kept.job.id) == ["completed", "completed"]
 
     @rule("S-283")
     def test_dead_letters_are_kept_by_number(self, h: Harness) -> None:
