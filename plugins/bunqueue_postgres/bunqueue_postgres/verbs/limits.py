@@ -169,8 +169,13 @@ class Limiting(Producing):
             held = await cursor.fetchone()
             if held is None or held[1]:
                 return [[] for _ in pulls], None, False, False
-            now, _, features, limit, duration, expires_at, tokens, at, concurrency, active = held
-            capacity = math.inf if concurrency is None else math.ceil(concurrency) - active
+            now, _, features, limit, duration, expires_at, tokens, at, concurrency = held
+            capacity = math.inf
+            if concurrency is not None:
+                await cursor.execute(self.queries.active, (Int4(queue_id),))
+                active = await cursor.fetchone()
+                assert active is not None
+                capacity = math.ceil(concurrency) - active[0]
             bucket = None if limit is None else Bucket(limit, duration, expires_at, tokens, at, now)
             if bucket is not None and bucket.expired(now):
                 await cursor.execute(self.queries.spend_rate, (Int4(queue_id), None, None))
