@@ -28,7 +28,7 @@ from bunqueue_core.model.requests import (
 )
 from bunqueue_core.plugins.drivers import OpenContext
 from bunqueue_postgres import schema, transitions
-from bunqueue_postgres.errors import translate
+from bunqueue_postgres.diagnosis import refusal
 from bunqueue_postgres.records import (
     Record,
 )
@@ -91,7 +91,7 @@ class PostgresBroker(Consuming, Flowing, Scheduling, Inspecting, Controlling, De
         except BaseException as error:
             await self.database.close(5.0)
             if isinstance(error, psycopg.Error | OSError):
-                raise translate(error) from error
+                raise refusal(error) from error
             raise
         self.started = True
         self._want_counts()

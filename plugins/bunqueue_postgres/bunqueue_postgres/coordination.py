@@ -15,6 +15,7 @@ from psycopg.types.numeric import Int4, Int8
 
 from bunqueue_core.model.errors import BunqueueError, ConfigurationError
 from bunqueue_postgres import arrays
+from bunqueue_postgres.diagnosis import diagnose
 from bunqueue_postgres.events import EVENTS_KEPT
 
 if TYPE_CHECKING:
@@ -106,14 +107,17 @@ class Coordinator:
             create(self._every(self._schedule_s, self._broker.run_schedules, "schedules")),
             create(self._poll()),
         ]
-        if not self._database.pooled or settings.listen_url is not None:
-            self._tasks.append(create(self._listen()))
-        else:
+        if not settings.notify:
+            return
+        if self._database.pooled and settings.listen_url is None:
             self._broker.log(
                 "warn",
-                "the database is reached through a pooler: the broker polls; storage.listenUrl may name a direct way",
+                "the database is reached through a pooler, which does not pass notifications on, so the broker polls; "
+                "storage.listenUrl may name a direct way",
                 poll_interval_ms=settings.effective_poll_ms,
             )
+        else:
+            self._tasks.append(create(self._listen()))
         # The others learn at once that there is somebody to notify.
         await self._database.run(_NOTIFY, (self._channel,))
 
@@ -155,8 +159,11 @@ class Coordinator:
             try:
                 await work()
             except (psycopg.Error, BunqueueError) as error:
-                self._broker.log("warn", "PostgreSQL maintenance failed", subject=subject, error=type(error).__name__)
-                self._broker.problem(subject, "the database is not reachable for coordination")
+                if self._database.reason is None:  # else the outage is known, and is the problem
+                    self._broker.log(
+                        "warn", "PostgreSQL maintenance failed", subject=subject, error=type(error).__name__
+                    )
+                    self._broker.problem(subject, diagnose(error).text)
                 pause = min(RETRY_S, interval())
             else:
                 self._broker.problem(subject, None)
@@ -271,7 +278,7 @@ class Coordinator:
     def announce(self) -> None:
         """Something was committed that pulls, waits or listeners of other brokers may want: notify them, soon, once for many."""
         self._broker.feed.poke()
-        if self.brokers < 2 or self._stopping.is_set():
+        if self.brokers < 2 or not self._settings.notify or self._stopping.is_set():
             return
         if self._announcing is not None and not self._announcing.done():
             self._announce_again = True
@@ -293,19 +300,35 @@ class Coordinator:
         self._poke.set()
 
     async def _listen(self) -> None:
-        """Hold the listening connection, and replace it when it breaks."""
+        """Hold the listening connection, and replace it when it breaks. Without it, polling makes do."""
+        told = False
         while not self._stopping.is_set():
-            # Without it, polling makes do.
-            with contextlib.suppress(psycopg.Error, OSError):
+            try:
                 connection = await self._database.connect(listening=True)
                 try:
                     await connection.execute(
                         sql.SQL("LISTEN {}").format(sql.Identifier(self._channel)).as_bytes(connection)
                     )
+                    told = False
                     self._poke.set()
                     await self._hear(connection)
                 finally:
                     await connection.close()
+            except (psycopg.Error, OSError, BunqueueError) as error:
+                if not told:
+                    told = True
+                    setting = "storage.url" if self._settings.listen_url is None else "storage.listenUrl"
+                    self._broker.log(
+                        "warn",
+                        "the listening connection failed; until it is back the broker polls",
+                        setting=setting,
+                        cause=diagnose(error).cause,
+                    )
+                    self._database.suspect()
+            else:
+                if not self._stopping.is_set():
+                    # It broke: the first sign of an outage while there is nothing to do.
+                    self._database.suspect()
             await self.pause(LISTEN_RETRY_S)
 
     async def _hear(self, connection: Connection) -> None:

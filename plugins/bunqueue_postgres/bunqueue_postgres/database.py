@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
@@ -11,17 +12,24 @@ from typing import Any, Final, TypeVar
 
 import psycopg
 from psycopg import AsyncConnection, AsyncRawCursor
-from psycopg_pool import AsyncConnectionPool
+from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
-from bunqueue_core.model.errors import BackendBusy, BrokerClosed, StorageUnavailable
+from bunqueue_core.model.errors import BackendBusy, BrokerClosed, BunqueueError, StorageUnavailable
 from bunqueue_postgres import arrays
-from bunqueue_postgres.errors import RETRIED_ONCE, is_disconnect, sqlstate, translate
+from bunqueue_postgres.diagnosis import READ_ONLY, Diagnosis, check_server, diagnose
+from bunqueue_postgres.errors import RETRIED_ONCE, is_disconnect, sqlstate
 from bunqueue_postgres.settings import CONNECT_TIMEOUT_S, IDLE_CLOSE_S, MAX_LIFETIME_S, PostgresStorage
 
 T = TypeVar("T")
 
 #: Seconds between attempts to reach a database that is away; the first comes at once.
 RECONNECT_S: Final = 0.5
+
+#: The same for a cause that somebody has to mend, such as a refused login: servers count those.
+RECONNECT_SETTLED_S: Final = 2.0
+
+#: Seconds in which a pool that is not exhausted has a connection to give.
+POOL_PATIENCE_S: Final = 2.0
 
 #: Seconds before something that failed with a lost connection is tried again.
 RETRY_PAUSE_S: Final = 0.05
@@ -48,7 +56,7 @@ class Database:
     Args:
         settings: the driver's settings.
         broker_id: shown as part of each connection's ``application_name``.
-        on_health: called whenever the database was found to be away (a reason fit for clients) or back (None).
+        on_health: called whenever the database was found to be away (cause and mend), for another cause, or back (None).
     """
 
     def __init__(self, settings: PostgresStorage, broker_id: str, on_health: Callable[[str | None], None]) -> None:
@@ -69,6 +77,11 @@ class Database:
         self.pooled = False
         self.statements = 0  #: statements and transactions that were run
         self.own_backends: set[int] = set()  #: process ids of this broker's connections, to know its own notifications
+        # The pool logs the text of every failed attempt, hosts included. Programs that log its records still get them; without
+        # any handler Python would write them to the standard error stream.
+        pool_log = logging.getLogger("psycopg.pool")
+        if not pool_log.handlers:
+            pool_log.addHandler(logging.NullHandler())
         adapters = psycopg.adapt.AdaptersMap(psycopg.adapters)
         arrays.register(adapters)
         self._arguments: dict[str, Any] = {
@@ -140,6 +153,7 @@ class Database:
             await pool.close(timeout_s)
 
     async def _configure(self, connection: Connection) -> None:
+        check_server(connection.info.server_version, connection.info.parameter_status("server_encoding"))
         settings = self._settings
         cursor = await connection.execute(
             _CONFIGURE,
@@ -256,50 +270,73 @@ class Database:
                 await self._back.wait()
         return self._back.is_set()
 
-    def _judge(self, error: Exception) -> None:
-        """Notice from an error that the database is away, and begin to look for its return."""
-        if self._closing or not (is_disconnect(error) or sqlstate(error) in ("25006", "53300")):
-            return
-        if self._probe is None or self._probe.done():
-            translated = translate(error)
-            reason = (
-                translated.reason if isinstance(translated, StorageUnavailable) else "the database cannot be reached"
-            )
-            self._probe = asyncio.get_running_loop().create_task(self._look_for_return(reason))
+    def suspect(self) -> None:
+        """Something looks as if the database were away: find out."""
+        if not self._closing and self._pool is not None and (self._probe is None or self._probe.done()):
+            self._probe = asyncio.get_running_loop().create_task(self._look_for_return())
 
-    async def _look_for_return(self, reason: str) -> None:
+    def _judge(self, error: Exception) -> None:
+        """Suspect an outage if an error looks like one."""
+        if is_disconnect(error) or sqlstate(error) in ("25006", "53300"):
+            self.suspect()
+
+    async def _look_for_return(self) -> None:
         """Try until the database takes writes again.
 
         One lost connection is no outage: the first attempt decides. In an outage commands fail at once, instead of waiting
         for connections that do not come.
         """
-        while not await self._works():
-            if self._reason is None:
-                self._reason = reason
+        while (fault := await self._fault()) is not None:
+            if self._reason != fault.cause:
+                self._reason = fault.cause
                 self._back.clear()
-                self._on_health(reason)
-            await asyncio.sleep(RECONNECT_S)
+                self._on_health(fault.text)
+            await asyncio.sleep(RECONNECT_SETTLED_S if fault.settled else RECONNECT_S)
         if self._reason is not None:
             self._reason = None
             self._back.set()
             self._on_health(None)
 
-    async def _works(self) -> bool:
+    async def _fault(self) -> Diagnosis | None:
+        """Why the database cannot work now; None if it can."""
+        # A connection of its own first: it fails at once, and with the cause, which the pool keeps to itself.
+        fault = await self._fault_of_connecting()
+        if fault is not None and not fault.crowded:
+            return fault
         pool = self._pool
         if pool is None:
-            return False
+            return fault
         try:
             # Idle connections that broke with the one that failed would each fail a command first.
             await pool.check()
-            async with pool.connection(timeout=2.0) as connection:
-                cursor = await connection.execute(
-                    "SELECT pg_is_in_recovery() OR current_setting('transaction_read_only')::bool"
-                )
-                row = await cursor.fetchone()
-                if row is not None and not row[0]:
-                    return True
+            async with pool.connection(timeout=POOL_PATIENCE_S) as connection:
+                if await self._takes_writes(connection):
+                    return None
                 # A connection to a server that became read-only stays on it: give it up, the next may reach another.
                 await connection.close()
-        except psycopg.Error:
-            pass
-        return False
+                return READ_ONLY
+        except PoolTimeout:
+            statistics = pool.get_stats()
+            if fault is None and statistics.get("pool_size", 0) > statistics.get("pool_available", 0):
+                return None  # all are at work: busy, not away
+            return fault or Diagnosis("no database connection became free in time")
+        except psycopg.Error as error:
+            return diagnose(error)
+
+    async def _fault_of_connecting(self) -> Diagnosis | None:
+        try:
+            connection = await self.connect()
+            try:
+                return None if await self._takes_writes(connection) else READ_ONLY
+            finally:
+                await connection.close()
+        except (psycopg.Error, OSError, BunqueueError) as error:
+            return diagnose(error)
+
+    @staticmethod
+    async def _takes_writes(connection: Connection) -> bool:
+        cursor = await connection.execute(
+            "SELECT pg_is_in_recovery() OR current_setting('transaction_read_only')::bool", prepare=False
+        )
+        row = await cursor.fetchone()
+        return row is not None and not row[0]

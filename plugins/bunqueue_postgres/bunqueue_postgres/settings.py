@@ -14,6 +14,9 @@ CAPABILITIES: Final = Capabilities(
     driver="postgres", embedded=False, multi_broker=True, persistent=True, snapshots=False
 )
 
+#: Oldest server that the broker works with.
+MIN_SERVER_MAJOR: Final = 15
+
 #: Largest duration that a setting takes, ms: 2**53 - 1, which every client's number type holds exactly.
 MAX_DURATION_MS: Final = 2**53 - 1
 
@@ -46,6 +49,9 @@ class PostgresStorage(StorageSettings):
     listen_url: SecretStr | None = Field(
         default=None,
         description="URL for the listening connection alone; needed only if url leads through a pooler of transactions.",
+    )
+    notify: bool = Field(
+        default=True, description="Wake other brokers by NOTIFY, and LISTEN; without, brokers find out by polling."
     )
     namespace: str = Field(
         default="default", description="Brokers of one namespace share queues; namespaces never meet."

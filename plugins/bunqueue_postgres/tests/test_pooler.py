@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator
-from urllib.parse import urlsplit
 
 import psycopg
 import pytest
@@ -13,6 +11,7 @@ from bunqueue_postgres.broker import PostgresBroker
 from bunqueue_postgres.settings import PostgresStorage
 from bunqueue_postgres.testing import PostgresServer
 from postgres_contexts import open_context
+from wire_proxy import rewriting_proxy
 
 from bunqueue_core.model.job import JobSpec
 from bunqueue_core.model.requests import Ack, PullRequest
@@ -20,40 +19,17 @@ from bunqueue_core.model.requests import Ack, PullRequest
 _KEY_DATA = b"K\x00\x00\x00"  # BackendKeyData, whose length fits one byte
 
 
-async def _forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, from_server: bool) -> None:
-    """Pass bytes on; of the server, with another process id than its own, as poolers give out."""
-    greeting = from_server
-    with contextlib.suppress(ConnectionError):
-        while data := await reader.read(65_536):
-            if greeting and (at := data.find(_KEY_DATA)) >= 0:
-                data = data[: at + 5] + b"\x7f\x00\x00\x01" + data[at + 9 :]
-                greeting = False
-            writer.write(data)
-            await writer.drain()
-    writer.close()
-    with contextlib.suppress(ConnectionError):
-        await writer.wait_closed()
+def _as_pooler(data: bytes) -> bytes:
+    """Another process id than the server's own, as poolers give out."""
+    at = data.find(_KEY_DATA)
+    return data if at < 0 else data[: at + 5] + b"\x7f\x00\x00\x01" + data[at + 9 :]
 
 
 @pytest.fixture
 async def pooler(postgres: PostgresServer) -> AsyncIterator[str]:
     """URL of something that looks like a pooler."""
-    target = urlsplit(postgres.dsn)
-    served: set[asyncio.Task[None] | None] = set()
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        served.add(asyncio.current_task())
-        there, back = await asyncio.open_connection(target.hostname, target.port)
-        await asyncio.gather(
-            _forward(reader, back, from_server=False), _forward(there, writer, from_server=True), return_exceptions=True
-        )
-
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
-    yield target._replace(netloc=f"{target.netloc.rpartition(':')[0]}:{port}").geturl()
-    server.close()
-    await asyncio.gather(*[task for task in served if task is not None])
-    await server.wait_closed()
+    async with rewriting_proxy(postgres.dsn, _as_pooler) as url:
+        yield url
 
 
 async def _start(**settings: object) -> PostgresBroker:

@@ -93,8 +93,10 @@ class BrokerBase(Broker):
         """Open (``text``) or end (None) a problem that makes the broker unready."""
         if text is None:
             self._since.pop(subject, None)
-        elif subject not in self._since:
-            self._since[subject] = (text, self.ports.now())
+            return
+        known, since = self._since.get(subject, (None, None))
+        if known != text:
+            self._since[subject] = (text, self.ports.now() if since is None else since)
             self.log("error", "PostgreSQL storage is degraded", subject=subject, problem=text)
 
     def _database_changed(self, reason: str | None) -> None:
