@@ -17,6 +17,7 @@ from bunqueue_core.engine.limits import RateLimiter
 from bunqueue_core.engine.marks import Marks
 from bunqueue_core.engine.queue import QueueState, UniqueKey
 from bunqueue_core.engine.ready import NOWHERE
+from bunqueue_core.model.deadletters import buried
 from bunqueue_core.model.errors import LeaseLost, NotFound
 from bunqueue_core.model.job import Job, JobSpec, Location, RetryHistory, admission_entry, append_timeline, ready_state
 from bunqueue_core.model.ports import Ports
@@ -460,22 +461,7 @@ class EngineBase:
 
     def bury(self, queue: QueueState, job: Job, now: int, reason: DlqReason, error: str | None) -> None:
         """Move a job that is in no container any more into the dead letters of its queue."""
-        history = job.history
-        config = queue.dlq_config
-        entry = DlqEntry(job=job, entered_at=now, reason=reason, error=error)
-        if history is not None:
-            entry.attempts = history.attempts
-        if history is not None and history.entered_at is not None:
-            # It was retried from here automatically: it comes back as the same letter.
-            entry.entered_at = history.entered_at
-            entry.expires_at = history.expires_at
-            entry.retry_count = history.retry_count
-            entry.last_retry_at = history.last_retry_at
-            entry.next_retry_at = history.next_retry_at
-        else:
-            entry.expires_at = None if config.max_age_ms is None else now + config.max_age_ms
-            entry.next_retry_at = now + config.auto_retry_interval_ms if config.auto_retry else None
-        job.history = None
+        entry = buried(job, now, reason, error, queue.dlq_config)
         job.location = Location.DEAD
         self.marks.removed(job)
         self.results.pop(job.id, None)

@@ -9,31 +9,22 @@ from typing import Any, Final
 
 from bunqueue_core.engine.dependencies import DependencyRules
 from bunqueue_core.engine.queue import QueueState
+from bunqueue_core.model.deadletters import (
+    expire_with,
+    has_expired,
+    matching,
+    retriable,
+    retry_automatically,
+    statistics,
+)
 from bunqueue_core.model.job import Job, Location, RetryHistory
 from bunqueue_core.model.requests import DlqConfig, DlqEntry, DlqFilter
-
-#: Every reason that statistics list, in the order of the wire.
-DLQ_REASONS = (
-    "explicit_fail",
-    "max_attempts_exceeded",
-    "timeout",
-    "stalled",
-    "ttl_expired",
-    "worker_lost",
-    "unknown",
-)
-
 
 #: Dead letters that are removed or retried by the clock before others get a turn.
 LETTERS_AT_ONCE: Final = 1_000
 
 #: Entries that the heap of times may hold beside four for each dead letter.
 _COMPACT_AT: Final = 1_024
-
-#: Longest pause between two automatic retries, ms.
-YEAR_MS: Final = 31_536_000_000
-
-_MAX_DOUBLINGS: Final = 62
 
 
 class DeadLetters(DependencyRules):
@@ -46,25 +37,8 @@ class DeadLetters(DependencyRules):
             return []
         entries: Iterable[DlqEntry] = (entry for _, entry in queue.dlq.values())
         if filter is not None:
-            entries = self._matching(queue, entries, filter, now)
+            entries = matching(entries, filter, queue.dlq_config, now)
         return list(islice(entries, None if count is None else max(0, count)))
-
-    @staticmethod
-    def _matching(queue: QueueState, entries: Iterable[DlqEntry], filter: DlqFilter, now: int) -> Iterable[DlqEntry]:
-        config = queue.dlq_config
-
-        def matches(entry: DlqEntry) -> bool:
-            return (
-                (not filter.reason or entry.reason == filter.reason)
-                and (not filter.older_than or entry.entered_at <= filter.older_than)
-                and (not filter.newer_than or entry.entered_at >= filter.newer_than)
-                and (not filter.retriable or _retriable(entry, config, now))
-                and (not filter.expired or (entry.expires_at is not None and entry.expires_at <= now))
-            )
-
-        matching = (entry for entry in entries if matches(entry))
-        start = filter.offset or 0
-        return islice(matching, start, start + filter.limit if filter.limit else None)
 
     def retry_dead_letters(
         self, name: str, id: str | None, count: int | None, filter: DlqFilter | None, now: int
@@ -74,7 +48,7 @@ class DeadLetters(DependencyRules):
         if queue is None:
             return 0
         if filter is not None:
-            chosen = list(self._matching(queue, (entry for _, entry in queue.dlq.values()), filter, now))
+            chosen = list(matching((entry for _, entry in queue.dlq.values()), filter, queue.dlq_config, now))
         elif id is not None:
             chosen = [queue.dlq[id][1]] if id in queue.dlq else []
         else:
@@ -117,21 +91,9 @@ class DeadLetters(DependencyRules):
     def dlq_stats(self, name: str, now: int) -> dict[str, Any]:
         """Statistics of a queue's dead letters, by their wire names."""
         queue = self.queues.get(name)
-        entries = [entry for _, entry in queue.dlq.values()] if queue is not None else []
-        config = queue.dlq_config if queue is not None else DlqConfig()
-        reasons = dict.fromkeys(DLQ_REASONS, 0)
-        for entry in entries:
-            reasons[entry.reason] += 1
-        entered = [entry.entered_at for entry in entries]
-        return {
-            "total": len(entries),
-            "byReason": reasons,
-            "byQueue": {name: len(entries)},
-            "pendingRetry": sum(_retriable(entry, config, now) for entry in entries),
-            "expired": sum(entry.expires_at is not None and entry.expires_at <= now for entry in entries),
-            "oldestEntry": min(entered, default=None),
-            "newestEntry": max(entered, default=None),
-        }
+        if queue is None:
+            return statistics(name, (), DlqConfig(), now)
+        return statistics(name, (entry for _, entry in queue.dlq.values()), queue.dlq_config, now)
 
     def set_dlq_config(self, name: str, config: DlqConfig, now: int) -> None:
         """Set a queue's dead-letter policy; a smaller bound evicts the oldest at once."""
@@ -187,10 +149,10 @@ class DeadLetters(DependencyRules):
             if found is None:
                 continue
             queue, entry = found
-            if entry.expires_at is not None and entry.expires_at <= now:
+            if has_expired(entry, now):
                 self.forget_dead_letter(queue, entry.job.id)
                 expired[queue.name] = expired.get(queue.name, 0) + 1
-            elif queue.dlq_config.auto_retry and _retriable(entry, queue.dlq_config, now):
+            elif queue.dlq_config.auto_retry and retriable(entry, queue.dlq_config, now):
                 if self._auto_retry(queue, queue.dlq[entry.job.id][0], entry, now):
                     retried[queue.name] = retried.get(queue.name, 0) + 1
                 else:
@@ -204,18 +166,7 @@ class DeadLetters(DependencyRules):
 
     def _auto_retry(self, queue: QueueState, row_id: int, entry: DlqEntry, now: int) -> bool:
         """Retry automatically; if it fails again it comes back as the same letter, with this history. False if it could not."""
-        config = queue.dlq_config
-        entry.retry_count += 1
-        entry.last_retry_at = now
-        pause = config.auto_retry_interval_ms << min(entry.retry_count - 1, _MAX_DOUBLINGS)
-        entry.next_retry_at = now + min(pause, YEAR_MS) if entry.retry_count < config.max_auto_retries else None
-        history = RetryHistory()
-        history.attempts = entry.attempts
-        history.entered_at = entry.entered_at
-        history.expires_at = entry.expires_at
-        history.retry_count = entry.retry_count
-        history.last_retry_at = now
-        history.next_retry_at = entry.next_retry_at
+        history = retry_automatically(entry, now, queue.dlq_config)
         if self.revive(queue, entry, now, history=history):
             return True
         self.marks.dead_letter(row_id, entry)
@@ -228,9 +179,8 @@ class DeadLetters(DependencyRules):
         if entry is None:
             return
         if retention.age_ms is not None:
-            expires_at = now + retention.age_ms
             letter = entry[1]
-            letter.expires_at = expires_at if letter.expires_at is None else min(letter.expires_at, expires_at)
+            expire_with(letter, now, retention.age_ms)
             self.marks.dead_letter(entry[0], letter)
             self.plan_dead_letter(queue, letter)
         if retention.count is not None:
@@ -257,9 +207,3 @@ class DeadLetters(DependencyRules):
         job = self.requeue(queue, job, now)
         self.marks.changed(job)
         return True
-
-
-def _retriable(entry: DlqEntry, config: DlqConfig, now: int) -> bool:
-    return (
-        entry.retry_count < config.max_auto_retries and entry.next_retry_at is not None and entry.next_retry_at <= now
-    )

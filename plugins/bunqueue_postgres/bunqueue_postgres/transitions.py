@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
+from bunqueue_core.model.deadletters import buried, expire_with, retry_automatically
 from bunqueue_core.model.job import (
     Job,
     Location,
@@ -173,14 +174,7 @@ def retried(job: Job, now: int) -> Outcome:
 
 def auto_retried(job: Job, now: int, entry: DlqEntry, config: DlqConfig) -> Outcome:
     """A dead letter starts afresh by itself; should it fail again it comes back as the same letter."""
-    history = RetryHistory()
-    history.attempts = entry.attempts
-    history.entered_at = entry.entered_at
-    history.expires_at = entry.expires_at
-    history.retry_count = entry.retry_count + 1
-    history.last_retry_at = now
-    if history.retry_count < config.max_auto_retries:
-        history.next_retry_at = now + config.auto_retry_interval_ms * 2 ** min(history.retry_count - 1, 40)
+    history = retry_automatically(entry, now, config)
     outcome = retried(job, now)
     job.history = history
     return outcome
@@ -324,22 +318,8 @@ def _ended(
     """The end of a job that failed: removed, or a dead letter (the same one as before if it was retried from there by itself)."""
     if not keep and (remove or job.options.remove_on_fail.remove):
         return Outcome(removed=True)
-    history = job.history
-    entry = DlqEntry(job=job, entered_at=now, reason=reason, error=error)
-    config = policies.dlq
-    if history is not None:
-        entry.attempts = history.attempts
-    if history is not None and history.entered_at is not None:
-        entry.entered_at = history.entered_at
-        entry.expires_at = history.expires_at
-        entry.retry_count = history.retry_count
-        entry.last_retry_at = history.last_retry_at
-        entry.next_retry_at = history.next_retry_at
-    else:
-        entry.expires_at = None if config.max_age_ms is None else now + config.max_age_ms
-        entry.next_retry_at = now + config.auto_retry_interval_ms if config.auto_retry else None
+    entry = buried(job, now, reason, error, policies.dlq)
     kept = job.options.remove_on_fail.age_ms
     if kept is not None:
-        entry.expires_at = now + kept if entry.expires_at is None else min(entry.expires_at, now + kept)
-    job.history = None
+        expire_with(entry, now, kept)
     return Outcome(entry=entry)

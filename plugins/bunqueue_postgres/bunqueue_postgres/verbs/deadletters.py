@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, get_args
+from itertools import islice
+from typing import Any, Final
 
 from psycopg.types.numeric import Int4, Int8
 
 from bunqueue_core.answer import Answer
+from bunqueue_core.model.deadletters import has_expired, matching, retriable, statistics
 from bunqueue_core.model.job import Location
 from bunqueue_core.model.requests import (
     DlqConfig,
     DlqEntry,
     DlqFilter,
-    DlqReason,
     StallConfig,
 )
 from bunqueue_postgres import arrays, transitions
@@ -57,14 +58,14 @@ class DeadLettering(BrokerBase):
         keys = [key for (key,) in rows]
         read = await self.database.run(self.queries.read, (Int4(self.ns), arrays.texts(keys)))
         by_key = {row[0]: (self.reader.record(row[:-1]), row[-1]) for row in read}
-        records = [by_key[key] for key in keys if key in by_key and by_key[key][0].dead is not None]
-        if filter is None:
-            return [record for record, _ in records]
-        matching = [record for record, now in records if _matches(record.dead_letter(), filter, now)]
-        matching = matching[max(0, filter.offset) :]
-        if filter.limit:
-            matching = matching[: filter.limit]
-        return matching if count is None else matching[: max(0, count)]
+        found = [by_key[key] for key in keys if key in by_key and by_key[key][0].dead is not None]
+        records = [record for record, _ in found]
+        if filter is None or not found:
+            return records
+        by_id = {record.job.id: record for record in records}
+        letters = (record.dead_letter() for record in records)
+        matches = matching(letters, filter, records[0].dlq, found[0][1])
+        return [by_id[entry.job.id] for entry in islice(matches, None if count is None else max(0, count))]
 
     def retry_dead_letters(
         self, queue: str, id: str | None = None, count: int | None = None, filter: DlqFilter | None = None
@@ -164,20 +165,7 @@ class DeadLettering(BrokerBase):
         records = await self._dead(queue, None, None)
         clock = await self.database.run(self.queries.clock, ())
         now = clock[0][0]
-        entries = [record.dead_letter() for record in records]
-        reasons = dict.fromkeys(get_args(DlqReason), 0)
-        for entry in entries:
-            reasons[entry.reason] += 1
-        entered = [entry.entered_at for entry in entries]
-        return {
-            "total": len(entries),
-            "byReason": reasons,
-            "byQueue": {queue: len(entries)},
-            "pendingRetry": sum(_retriable(entry, policy, now) for entry in entries),
-            "expired": sum(entry.expires_at is not None and entry.expires_at <= now for entry in entries),
-            "oldestEntry": min(entered, default=None),
-            "newestEntry": max(entered, default=None),
-        }
+        return statistics(queue, (record.dead_letter() for record in records), policy, now)
 
     async def maintain_dead_letters(self) -> int:
         """Remove ended jobs whose time is over and retry dead letters whose time for it has come. Gives the number handled."""
@@ -197,9 +185,9 @@ class DeadLettering(BrokerBase):
                 if record.key_owner is not None:
                     # Its deduplication key belongs to another job now: it stays until it expires.
                     entry.next_retry_at = None
-                if entry.expires_at is not None and entry.expires_at <= now:
+                if has_expired(entry, now):
                     changes.erase(record)
-                elif record.dlq.auto_retry and _retriable(entry, record.dlq, now):
+                elif record.dlq.auto_retry and retriable(entry, record.dlq, now):
                     changes.add(record, transitions.auto_retried(record.job, now, entry, record.dlq))
                 else:
                     # Its policy has changed: it is due at its expiry only.
@@ -226,21 +214,3 @@ def silence_ms(stall: StallConfig) -> int:
     if not stall.enabled:
         return MAX_DURATION_MS
     return max(stall.stall_interval_ms, stall.grace_period_ms) + STALL_CONFIRM_MS
-
-
-def _retriable(entry: DlqEntry, config: DlqConfig, now: int) -> bool:
-    return (
-        entry.retry_count < config.max_auto_retries and entry.next_retry_at is not None and entry.next_retry_at <= now
-    )
-
-
-def _matches(entry: DlqEntry, filter: DlqFilter, now: int) -> bool:
-    if filter.reason is not None and entry.reason != filter.reason:
-        return False
-    if filter.older_than is not None and entry.entered_at > filter.older_than:
-        return False
-    if filter.newer_than is not None and entry.entered_at < filter.newer_than:
-        return False
-    if filter.retriable and (entry.next_retry_at is None or entry.next_retry_at > now):
-        return False
-    return not filter.expired or (entry.expires_at is not None and entry.expires_at <= now)
