@@ -33,6 +33,7 @@ RENAMES = {
     "AEvent": "Event",
     "AInbox": "Inbox",
     "ALock": "Lock",
+    "AStandIn": "StandIn",
     "AsyncioCrew": "ThreadCrew",
     "AsyncioTransport": "ThreadTransport",
     "__aenter__": "__enter__",

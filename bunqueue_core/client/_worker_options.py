@@ -31,6 +31,11 @@ class WorkerOptions:
     remove_on_fail: bool
     group: GroupDefaults | None
 
+    @property
+    def renewal_s(self) -> float:
+        """Time between two renewals of a lease, seconds: three in its length at least."""
+        return min(self.heartbeat_interval_s, self.lock_ttl_ms / 3000)
+
     @classmethod
     def checked(
         cls,

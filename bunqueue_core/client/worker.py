@@ -27,8 +27,8 @@ class Worker(WorkerLoop):
     """Processes the jobs of a queue.
 
     It pulls as many jobs as it has free slots, runs the processor on each, acknowledges what returns and fails what raises, and
-    renews the leases of the jobs that it has. A job is processed at least once: when a worker vanishes, or its lease ends, the job
-    is delivered again.
+    renews the leases of the jobs that it has, also while a processor blocks its event loop. A job is processed at least once: when
+    a worker vanishes, or its lease ends, the job is delivered again.
 
     Events (:meth:`on`): ``ready()``, ``active(job)``, ``completed(job, result)``, ``failed(job, error)`` (each attempt),
     ``progress(job, progress)``, ``log(job, message)``, ``stalled(job_id, "active")`` (of any worker of the queue), ``drained()``,

@@ -10,6 +10,7 @@ from typing import Any
 from bunqueue_core.answer import Answer
 from bunqueue_core.client._acompat import AEvent, asettled, aspawn
 from bunqueue_core.client._crew_asyncio import AsyncioCrew
+from bunqueue_core.client._stand_in import AStandIn
 from bunqueue_core.client._target import Target
 from bunqueue_core.client._verbs import Verbs
 from bunqueue_core.client._worker_base import EMPTY_POLL_PAUSE_S, PULL_BACKOFF_S, Outcome, Postponed
@@ -53,6 +54,13 @@ class WorkerLoop(WorkerTimer):
         process = self._process if batch is None else self._process_batch
         self._crew = AsyncioCrew(f"bunqueue-{queue_key}", processor, process, self._work, lambda: self._concurrency)
         self._crew.on_watch(lambda: self._tick.set())
+        self._stand_in = AStandIn(
+            f"bunqueue-{queue_key}-leases",
+            lambda: self._endpoint.verbs,
+            lambda: self._renewals()[1],
+            options.renewal_s,
+            self._clock,
+        )
         #: Told to stop when the worker closes, after the last outcome.
         self._companions: list[QueueEvents] = []
         self._started = self._paused = self._closing = self._forced = False
@@ -161,6 +169,7 @@ class WorkerLoop(WorkerTimer):
         wait_ms = 0 if self._busy and not self._running else self._options.poll_timeout_ms
         if self._gatherer is not None:
             wait_ms = self._gatherer.wait_ms(self._options.poll_timeout_ms)
+        late = self._stand_in.times
         pull = verbs.pull(self._request(count, wait_ms))
         with self._mutex:
             self._parked = pull
@@ -182,6 +191,9 @@ class WorkerLoop(WorkerTimer):
         jobs, sooner = self._lease(claims, verbs)
         if sooner:
             self._tick.set()
+        if jobs and late != self._stand_in.times and self._options.use_locks:
+            # They may have lain here while the event loop was blocked, and run elsewhere by now.
+            jobs = await self._still_held(verbs, jobs)
         return jobs
 
     def _end_pull(self) -> None:
@@ -443,6 +455,7 @@ class WorkerLoop(WorkerTimer):
         for companion in self._companions:
             await companion.close()
         await self._endpoint.close()
+        self._stand_in.close()
         self._closed.set()
         self._tick.set()
         self.emit("closed")

@@ -5,9 +5,13 @@ from __future__ import annotations
 
 from bunqueue_core.client._acompat import Event, settled
 from bunqueue_core.client._crew_threads import ThreadCrew
+from bunqueue_core.client._stand_in import StandIn
+from bunqueue_core.client._verbs import Verbs
 from bunqueue_core.client._worker_base import WorkerBase
 from bunqueue_core.client.endpoint import Endpoint
+from bunqueue_core.client.job import Job
 from bunqueue_core.model.errors import BunqueueError, CommandError
+from bunqueue_core.model.requests import Renewal
 
 #: No generation of a connection.
 NOWHERE = -1
@@ -18,6 +22,7 @@ class WorkerTimer(WorkerBase):
 
     _endpoint: Endpoint
     _crew: ThreadCrew
+    _stand_in: StandIn
     _closed: Event
     _tick: Event
     _flush_due: bool
@@ -28,8 +33,9 @@ class WorkerTimer(WorkerBase):
 
     def _keep_time(self) -> None:
         """Renew leases, send heartbeats, end time-outs, and look after the crew, until the worker is closed."""
-        interval = self._options.heartbeat_interval_s
-        renewal = min(interval, self._options.lock_ttl_ms / 3000)
+        interval, renewal = self._options.heartbeat_interval_s, self._options.renewal_s
+        if interval > 0 and self._options.renew_locks:
+            self._stand_in.begin()
         renew_at, beat_at = self._clock() + renewal, self._clock() + interval
         while not self._closed.is_set():
             now = self._clock()
@@ -40,6 +46,7 @@ class WorkerTimer(WorkerBase):
             if interval > 0:
                 if now >= renew_at:
                     renew_at = now + renewal
+                    self._stand_in.kept()
                     self._renew()
                 if now >= beat_at:
                     beat_at = now + interval
@@ -70,6 +77,21 @@ class WorkerTimer(WorkerBase):
         for job, kept in zip(jobs, held, strict=True):
             if not kept and self._holds(job):
                 self._signal(job).abort("lock lost")
+
+    def _still_held(self, verbs: Verbs, jobs: list[Job]) -> list[Job]:
+        """Those of ``jobs``, delivered while nobody could renew their leases, whose leases have not ended."""
+        try:
+            held = settled(verbs.heartbeat([Renewal(job.id, job.token) for job in jobs]))
+        except BunqueueError as error:
+            self._report(error, "heartbeat")
+            return jobs
+        kept = [job for job, alive in zip(jobs, held, strict=True) if alive]
+        for job, alive in zip(jobs, held, strict=True):
+            if not alive:
+                self._drop_lease(job)
+        with self._mutex:
+            self._waiting_jobs -= len(jobs) - len(kept)
+        return kept
 
     def _beat(self) -> None:
         """Tell the broker that this worker lives."""

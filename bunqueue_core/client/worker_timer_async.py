@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from bunqueue_core.client._acompat import AEvent, asettled
 from bunqueue_core.client._crew_asyncio import AsyncioCrew
+from bunqueue_core.client._stand_in import AStandIn
+from bunqueue_core.client._verbs import Verbs
 from bunqueue_core.client._worker_base import WorkerBase
 from bunqueue_core.client.endpoint_async import Endpoint
+from bunqueue_core.client.job_async import Job
 from bunqueue_core.model.errors import BunqueueError, CommandError
+from bunqueue_core.model.requests import Renewal
 
 #: No generation of a connection.
 NOWHERE = -1
@@ -17,6 +21,7 @@ class WorkerTimer(WorkerBase):
 
     _endpoint: Endpoint
     _crew: AsyncioCrew
+    _stand_in: AStandIn
     _closed: AEvent
     _tick: AEvent
     _flush_due: bool
@@ -27,8 +32,9 @@ class WorkerTimer(WorkerBase):
 
     async def _keep_time(self) -> None:
         """Renew leases, send heartbeats, end time-outs, and look after the crew, until the worker is closed."""
-        interval = self._options.heartbeat_interval_s
-        renewal = min(interval, self._options.lock_ttl_ms / 3000)
+        interval, renewal = self._options.heartbeat_interval_s, self._options.renewal_s
+        if interval > 0 and self._options.renew_locks:
+            self._stand_in.begin()
         renew_at, beat_at = self._clock() + renewal, self._clock() + interval
         while not self._closed.is_set():
             now = self._clock()
@@ -39,6 +45,7 @@ class WorkerTimer(WorkerBase):
             if interval > 0:
                 if now >= renew_at:
                     renew_at = now + renewal
+                    self._stand_in.kept()
                     await self._renew()
                 if now >= beat_at:
                     beat_at = now + interval
@@ -69,6 +76,21 @@ class WorkerTimer(WorkerBase):
         for job, kept in zip(jobs, held, strict=True):
             if not kept and self._holds(job):
                 self._signal(job).abort("lock lost")
+
+    async def _still_held(self, verbs: Verbs, jobs: list[Job]) -> list[Job]:
+        """Those of ``jobs``, delivered while nobody could renew their leases, whose leases have not ended."""
+        try:
+            held = await asettled(verbs.heartbeat([Renewal(job.id, job.token) for job in jobs]))
+        except BunqueueError as error:
+            self._report(error, "heartbeat")
+            return jobs
+        kept = [job for job, alive in zip(jobs, held, strict=True) if alive]
+        for job, alive in zip(jobs, held, strict=True):
+            if not alive:
+                self._drop_lease(job)
+        with self._mutex:
+            self._waiting_jobs -= len(jobs) - len(kept)
+        return kept
 
     async def _beat(self) -> None:
         """Tell the broker that this worker lives."""
