@@ -79,7 +79,7 @@ class PostgresBroker(Consuming, Flowing, Scheduling, Inspecting, Controlling, De
         try:
             connection = await self.database.connect()
             try:
-                await schema.initialise(connection)
+                await schema.initialise(connection, self.log)
                 cursor = await connection.execute(self.queries.namespace, (self.settings.namespace,))
                 row = await cursor.fetchone()
                 assert row is not None

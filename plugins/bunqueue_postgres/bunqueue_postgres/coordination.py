@@ -14,7 +14,7 @@ from psycopg import sql
 from psycopg.types.numeric import Int4, Int8
 
 from bunqueue_core.model.errors import BunqueueError, ConfigurationError
-from bunqueue_postgres import arrays
+from bunqueue_postgres import arrays, schema
 from bunqueue_postgres.diagnosis import diagnose
 from bunqueue_postgres.events import EVENTS_KEPT
 
@@ -205,7 +205,13 @@ class Coordinator:
     async def _register(self) -> bool:
         rows = await self._database.run(
             self._queries.register_broker,
-            (Int4(self._ns), self._broker.broker_id, self.session, Int8(self._settings.stale_after_ms)),
+            (
+                Int4(self._ns),
+                self._broker.broker_id,
+                self.session,
+                Int8(self._settings.stale_after_ms),
+                Int4(schema.VERSION),
+            ),
         )
         return bool(rows)
 

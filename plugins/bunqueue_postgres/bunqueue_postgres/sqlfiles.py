@@ -147,3 +147,8 @@ def load_queries() -> Queries:
 def load_schema() -> str:
     """The statements that build the schema."""
     return (resources.files(__package__) / "sql" / "schema.sql").read_text("utf-8")
+
+
+def load_migration(version: int) -> str:
+    """The statements that change the tables from the version before to ``version``."""
+    return (resources.files(__package__) / "sql" / "migrations" / f"{version}.sql").read_text("utf-8")

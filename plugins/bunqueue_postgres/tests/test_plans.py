@@ -42,7 +42,7 @@ class Plans:
             run(f"SET enable_{refused} = off")
         run("INSERT INTO bunqueue.namespaces (name) VALUES ('n')")
         run("INSERT INTO bunqueue.queues (ns, name, listed, priorities) VALUES (1, 'q', true, '{5,0}')")
-        run("INSERT INTO bunqueue.brokers VALUES (1, 'b', %s, 0, bunqueue.now_ms())", (self.session,))
+        run("INSERT INTO bunqueue.brokers VALUES (1, 'b', %s, 0, bunqueue.now_ms(), 0)", (self.session,))
         queries = load_queries()
         for name in ("claim", "ack", "renew", "lock", "read", "states", "expired", "probe", "rewrite", "push"):
             run(b"PREPARE " + name.encode() + b" AS " + getattr(queries, name))

@@ -1,4 +1,5 @@
--- The whole schema, idempotent. Run in one transaction under the advisory lock of schema changes; see schema.py.
+-- The whole schema, idempotent. Run in one transaction under the advisory lock of schema changes, on an empty database or after the
+-- changes of sql/migrations that lead from an older version to this one; see schema.py.
 --
 -- Shape. One row a job in bunqueue.jobs, whatever its state: its row lock is the one place where claims, acknowledgements,
 -- renewals, recovery and control commands of all brokers meet. Columns that statements lock, filter, order or count by are
@@ -14,6 +15,13 @@ CREATE SCHEMA IF NOT EXISTS bunqueue;
 CREATE TABLE IF NOT EXISTS bunqueue.schema_versions (
     version int4 PRIMARY KEY,
     applied_at timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+
+-- Migrations whose rows are still being brought to the new version, and the last job that was: brokers go on from there.
+CREATE TABLE IF NOT EXISTS bunqueue.schema_progress (
+    version int4 PRIMARY KEY,
+    ns int4 NOT NULL,
+    id text COLLATE "C" NOT NULL
 );
 
 -- The only clock of every statement. Tests of time replace it in a database of their own.
@@ -147,12 +155,21 @@ CREATE INDEX IF NOT EXISTS jobs_children ON bunqueue.jobs (ns, parent_id)
 -- Order of admission inside a group. One number at a time, so that brokers do not take turns in blocks.
 CREATE SEQUENCE IF NOT EXISTS bunqueue.group_order AS int8 CACHE 1;
 
--- Owners of deduplication keys.
+-- Owners of deduplication keys. windowed: the key stays taken until it expires, whatever becomes of its owner.
 CREATE TABLE IF NOT EXISTS bunqueue.keys (
     queue_id int4 NOT NULL,
     key text COLLATE "C" NOT NULL,
     job_id text COLLATE "C" NOT NULL,
     expires_at int8,
+    windowed bool NOT NULL DEFAULT false,
+    PRIMARY KEY (queue_id, key)
+);
+
+-- Which job waits for the last of the adds under a debounce id. A row may outlive the waiting of its job: the job's own row decides.
+CREATE TABLE IF NOT EXISTS bunqueue.debounces (
+    queue_id int4 NOT NULL,
+    key text COLLATE "C" NOT NULL,
+    job_id text COLLATE "C" NOT NULL,
     PRIMARY KEY (queue_id, key)
 );
 
@@ -258,13 +275,15 @@ CREATE TABLE IF NOT EXISTS bunqueue.webhooks (
     PRIMARY KEY (ns, id)
 );
 
--- Live brokers and the fence of each broker id: whoever holds the row's session is the broker of that name.
+-- Live brokers and the fence of each broker id: whoever holds the row's session is the broker of that name. version: of the schema
+-- that the broker knows. A migration ends all sessions, and brokers of older versions cannot register again.
 CREATE TABLE IF NOT EXISTS bunqueue.brokers (
     ns int4 NOT NULL,
     broker_id text COLLATE "C" NOT NULL,
     session uuid NOT NULL,
     started_at int8 NOT NULL,
     heartbeat_at int8 NOT NULL,
+    version int4 NOT NULL,
     PRIMARY KEY (ns, broker_id)
 );
 
