@@ -17,7 +17,7 @@ ALLOWED: dict[str, set[str]] = {
     "model": set(),
     "answer": {"model"},
     "engine": {"model", "storage", "scheduling"},
-    "scheduling": {"model", "plugins", "storage"},
+    "scheduling": {"model", "storage"},
 }
 
 #: Packages of the core that a package may not import.

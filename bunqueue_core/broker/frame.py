@@ -51,7 +51,9 @@ from bunqueue_core.storage.buffer import (
 from bunqueue_core.storage.journal import Journal, KeepsLog, SnapshotSource
 
 if TYPE_CHECKING:
-    from bunqueue_core.plugins.drivers import BackoffStrategy, JournalSettings, ScheduleKind
+    from bunqueue_core.model.rules import BackoffStrategy
+    from bunqueue_core.model.schedule import ScheduleKind
+    from bunqueue_core.plugins.drivers import JournalSettings
 
 T = TypeVar("T")
 

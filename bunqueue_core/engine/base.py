@@ -9,27 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from bunqueue_core.engine.deadlines import Agenda, JobTimers
 from bunqueue_core.engine.groups import Group
 from bunqueue_core.engine.limits import RateLimiter
 from bunqueue_core.engine.marks import Marks
-from bunqueue_core.engine.queue import QueueState, UniqueKey
+from bunqueue_core.engine.queue import QueueState, StaleChildren, UniqueKey
 from bunqueue_core.engine.ready import NOWHERE
 from bunqueue_core.model.deadletters import buried
 from bunqueue_core.model.errors import LeaseLost, NotFound
 from bunqueue_core.model.job import Job, JobSpec, Location, RetryHistory, admission_entry, append_timeline, ready_state
 from bunqueue_core.model.ports import Ports
 from bunqueue_core.model.requests import DlqEntry, DlqReason, Event, LogEntry, Notice
-from bunqueue_core.model.rules import BACKOFF_STRATEGIES, backoff_delay
+from bunqueue_core.model.rules import BACKOFF_STRATEGIES, BackoffStrategy, backoff_delay
 from bunqueue_core.model.webhook import Webhook
 from bunqueue_core.storage.changes import FLOW_FAILURE_TABLE, LOG_TABLE, METRICS_TABLE, RATE_TABLE, QueueRow
 from bunqueue_core.storage.records import dlq_config_map
-
-if TYPE_CHECKING:
-    from bunqueue_core.engine.dependencies import StaleChildren
-    from bunqueue_core.plugins.drivers import BackoffStrategy
 
 #: A silent job is stalled only after two looks, this many ms apart, so that one late heartbeat costs nothing.
 STALL_CONFIRM_MS: Final = 5_000

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from bunqueue_core.engine.base import EngineBase
-from bunqueue_core.engine.queue import QueueState
+from bunqueue_core.engine.queue import QueueState, StaleChildren
 from bunqueue_core.model.errors import Conflict, NotFound
 from bunqueue_core.model.job import Job, JobSpec, Location, admission_entry, ready_state
 from bunqueue_core.model.payload import Packed, decode
@@ -23,17 +23,6 @@ UNKNOWN_ERROR = "unknown error"
 
 #: Payload keys in which clients see the topology of a flow.
 FLOW_KEYS = ("__parentId", "__parentQueue", "__childrenIds", "__flowParentId", "__flowParentIds")
-
-
-class StaleChildren:
-    """A job whose payload does not name all of its children yet, and which ones the job itself names."""
-
-    __slots__ = ("ids", "listed", "parent")
-
-    def __init__(self, parent: Job) -> None:
-        self.parent = parent
-        self.ids = set(parent.children_ids)
-        self.listed = set(parent.depends_on)
 
 
 class DependencyRules(EngineBase):

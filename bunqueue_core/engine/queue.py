@@ -245,3 +245,14 @@ class QueueState:
 
 
 __all__ = ["DEFAULT_DLQ", "DEFAULT_STALL", "QueueState", "UniqueKey"]
+
+
+class StaleChildren:
+    """A job whose payload does not name all of its children yet, and which ones the job itself names."""
+
+    __slots__ = ("ids", "listed", "parent")
+
+    def __init__(self, parent: Job) -> None:
+        self.parent = parent
+        self.ids = set(parent.children_ids)
+        self.listed = set(parent.depends_on)

@@ -12,7 +12,9 @@ from bunqueue_core.model.errors import ValidationError
 if TYPE_CHECKING:
     from bunqueue_core.model.job import JobOptions
     from bunqueue_core.model.requests import Failure
-    from bunqueue_core.plugins.drivers import BackoffStrategy
+
+#: (base delay in ms, attempts so far counting this failure, random float source in [0, 1)) → delay in ms before the next run.
+BackoffStrategy = Callable[[int, int, Callable[[], float]], float]
 
 #: No retry waits longer than this, ms; applied after the jitter.
 MAX_BACKOFF_MS: Final = 3_600_000

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 from bunqueue_core.model.ports import Ports
+from bunqueue_core.model.rules import BackoffStrategy as BackoffStrategy
+from bunqueue_core.model.schedule import Schedule as Schedule
+from bunqueue_core.model.schedule import ScheduleKind as ScheduleKind
 
 if TYPE_CHECKING:
     from bunqueue_core.broker.protocol import Broker, Capabilities
@@ -87,12 +90,16 @@ class OpenContext:
         version: version of the server, for registries.
         role: ``server`` or ``embedded``.
         log: writes one log record: level, message, fields.
+        strategies: back-off strategies by name, those of the core among them; empty: only those.
+        kinds: kinds of schedule, in the order in which their fields are looked for; empty: only those of the core.
     """
 
     ports: Ports
     version: str
     role: Literal["server", "embedded"]
     log: Callable[..., None]
+    strategies: Mapping[str, BackoffStrategy] = field(default_factory=dict)
+    kinds: Sequence[ScheduleKind] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,30 +210,6 @@ class BackupTarget:
     open: Callable[[Any, OpenContext], BackupStore]
     describe: Callable[[Any], Mapping[str, str]] = lambda _: {}
     label: str = ""
-
-
-class Schedule(Protocol):
-    """A parsed schedule."""
-
-    def next_after(self, instant_ms: int) -> int | None:
-        """The first run strictly after ``instant_ms`` (both epoch ms); None if there is none."""
-
-
-@dataclass(frozen=True, slots=True)
-class ScheduleKind:
-    """A way to say when. ``field`` is the scheduler's field that selects it (``schedule``, ``repeatEvery``).
-
-    ``parse`` takes the field's value and a time-zone name (or None) and raises
-    :class:`~bunqueue_core.model.errors.ValidationError`.
-    """
-
-    name: str
-    field: str
-    parse: Callable[[Any, str | None], Schedule]
-
-
-#: (base delay in ms, attempts so far counting this failure, random float source in [0, 1)) → delay in ms before the next run.
-BackoffStrategy = Callable[[int, int, Callable[[], float]], float]
 
 
 class EventSink(Protocol):

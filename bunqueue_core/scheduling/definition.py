@@ -21,7 +21,7 @@ from bunqueue_core.model.job import DEFAULT_OPTIONS, JobOptions, JobSpec
 from bunqueue_core.model.options import MAX_KEY_CHARACTERS, SAFE_INTEGER, JobReader, number
 from bunqueue_core.model.payload import Packer, decode
 from bunqueue_core.model.rules import check_job_name, check_queue_name
-from bunqueue_core.plugins.drivers import Schedule, ScheduleKind
+from bunqueue_core.model.schedule import Schedule, ScheduleKind
 from bunqueue_core.scheduling.cron import parse_cron
 from bunqueue_core.scheduling.interval import parse_interval
 from bunqueue_core.scheduling.kinds import KINDS

@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
 
 from bunqueue_core.model.errors import ValidationError
-from bunqueue_core.plugins.drivers import Schedule, ScheduleKind
+from bunqueue_core.model.schedule import Schedule, ScheduleKind
 from bunqueue_core.scheduling.cron import CronSchedule, parse_cron
 from bunqueue_core.scheduling.interval import parse_interval
 
