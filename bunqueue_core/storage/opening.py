@@ -46,7 +46,8 @@ def open_broker(
         raise ConfigurationError(
             f'Storage driver "{driver.name}" cannot be used embedded (use one of {", ".join(embeddable)}, or connect to a server)'
         )
-    context = OpenContext(ports=ports, version=__version__, role=role, log=log)
+    kinds = tuple(plugins.kinds.values())
+    context = OpenContext(ports, __version__, role, log, plugins.strategies, kinds)
     if isinstance(driver, BrokerDriver):
         return driver.open(storage, context)
     # Imported here: a process whose driver is a broker of its own has no use for the engine.
@@ -60,5 +61,5 @@ def open_broker(
         strategies=plugins.strategies,
         log=log,
         role=role,
-        kinds=tuple(plugins.kinds.values()),
+        kinds=kinds,
     )

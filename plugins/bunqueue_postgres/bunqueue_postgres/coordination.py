@@ -16,7 +16,6 @@ from psycopg.types.numeric import Int4, Int8
 from bunqueue_core.model.errors import BunqueueError, ConfigurationError
 from bunqueue_postgres import arrays, schema
 from bunqueue_postgres.diagnosis import diagnose
-from bunqueue_postgres.events import EVENTS_KEPT
 
 if TYPE_CHECKING:
     from bunqueue_postgres.broker import PostgresBroker
@@ -40,9 +39,8 @@ RETAIN_S: Final = 5.0
 #: Seconds between rounds in which events beyond a queue's bound are removed.
 PRUNE_S: Final = 5.0
 
-#: Completion proofs kept that no live job needs, and removed at most in one round.
-PROOFS_KEPT: Final = 50_000
-PROOFS_PRUNED: Final = 10_000
+#: Completion proofs removed at most in one statement.
+PROOFS_PRUNED: Final = 1_000
 
 #: Shortest time between looks for expired leases, ms.
 MIN_RECOVERY_MS: Final = 500
@@ -101,7 +99,7 @@ class Coordinator:
         self._tasks = [
             create(self._every(lambda: settings.heartbeat_ms / 1000, self._beat, "heartbeat")),
             create(self._every(self._recovery_s, self._recover, "recovery", self._recovery_due)),
-            create(self._every(lambda: MAINTENANCE_S, self._maintain, "maintenance")),
+            create(self._every(lambda: MAINTENANCE_S, self.maintain, "maintenance")),
             create(self._every(lambda: PRUNE_S, self._prune_events, "event-retention")),
             create(self._every(lambda: RETAIN_S, self._retain, "retention")),
             create(self._every(self._schedule_s, self._broker.run_schedules, "schedules")),
@@ -255,11 +253,17 @@ class Coordinator:
             return longest / 1000
         return max(MIN_RECOVERY_MS, min(longest, self._next_expiry_ms + 1)) / 1000
 
-    async def _maintain(self) -> None:
+    async def maintain(self) -> None:
         crowded, self._crowded = self._crowded, set()
         for queue_id in crowded:
             await self._broker.trim_dead_letters(queue_id)
-        await self._database.run(self._queries.prune_proofs, (Int4(self._ns), Int8(PROOFS_KEPT), Int8(PROOFS_PRUNED)))
+        pruned = PROOFS_PRUNED
+        while pruned == PROOFS_PRUNED and not self._stopping.is_set():
+            rows = await self._database.run(
+                self._queries.prune_proofs,
+                (Int4(self._ns), Int8(self._settings.max_completed_jobs), Int8(PROOFS_PRUNED)),
+            )
+            pruned = rows[0][0]
 
     async def _retain(self) -> None:
         while await self._broker.maintain_dead_letters():
@@ -270,7 +274,7 @@ class Coordinator:
         if not await self._broker.fold_metrics():
             return
         rows = await self._database.run(
-            self._queries.prune_events, (Int4(self._ns), Int8(self._pruned_to), Int8(EVENTS_KEPT))
+            self._queries.prune_events, (Int4(self._ns), Int8(self._pruned_to), Int8(self._settings.max_queue_events))
         )
         if rows and rows[0][0] is not None:
             self._pruned_to = rows[0][0]

@@ -12,7 +12,7 @@ default: under a stricter isolation it may fail with a serialization error, as w
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final
 
 from psycopg import AsyncConnection, AsyncRawCursor, Connection, RawCursor
@@ -42,6 +42,7 @@ def enqueue(
     data: Any = None,
     *,
     namespace: str = "default",
+    backoff_strategies: Collection[str] = (),
     **options: Any,
 ) -> str:
     """Add one job in the connection's transaction.
@@ -53,6 +54,7 @@ def enqueue(
         name: name of the job.
         data: its payload, anything that MessagePack can hold.
         namespace: of the brokers.
+        backoff_strategies: names of strategies that the brokers have from plugins; a job may choose one of these, too.
         options: further fields of a job as on the wire: ``delay``, ``priority``, ``maxAttempts``, ``jobId``, …
 
     Returns:
@@ -60,18 +62,24 @@ def enqueue(
 
     Raises:
         ValidationError: a field is not allowed, or one that cannot hold inside a foreign transaction (``uniqueKey``,
-            ``dependsOn``, a parent, ``groupMaxSize``, ``repeat``).
+            ``dependsOn``, a parent, ``groupMaxSize``, ``repeat``, ``debounceId``).
         ConfigurationError: the database has no such namespace: no broker has used it yet.
         psycopg.Error: the database refused; the transaction is aborted as by any other error.
     """
-    return enqueue_many(connection, queue, [{"name": name, "data": data, **options}], namespace=namespace)[0]
+    job = {"name": name, "data": data, **options}
+    return enqueue_many(connection, queue, [job], namespace=namespace, backoff_strategies=backoff_strategies)[0]
 
 
 def enqueue_many(
-    connection: Connection[Any], queue: str, jobs: Iterable[Mapping[str, Any]], *, namespace: str = "default"
+    connection: Connection[Any],
+    queue: str,
+    jobs: Iterable[Mapping[str, Any]],
+    *,
+    namespace: str = "default",
+    backoff_strategies: Collection[str] = (),
 ) -> list[str]:
     """Add jobs in the connection's transaction, in one statement. Each is a mapping of the fields of a job; see :func:`enqueue`."""
-    batch = _Batch(queue, jobs)
+    batch = _Batch(queue, jobs, backoff_strategies)
     cursor = RawCursor(connection)
     arrays.register(cursor.adapters)
     found = cursor.execute(_LOOK_UP, (namespace, queue)).fetchone()
@@ -92,18 +100,25 @@ async def enqueue_async(
     data: Any = None,
     *,
     namespace: str = "default",
+    backoff_strategies: Collection[str] = (),
     **options: Any,
 ) -> str:
     """As :func:`enqueue`, on an asynchronous connection."""
-    ids = await enqueue_many_async(connection, queue, [{"name": name, "data": data, **options}], namespace=namespace)
+    job = {"name": name, "data": data, **options}
+    ids = await enqueue_many_async(connection, queue, [job], namespace=namespace, backoff_strategies=backoff_strategies)
     return ids[0]
 
 
 async def enqueue_many_async(
-    connection: AsyncConnection[Any], queue: str, jobs: Iterable[Mapping[str, Any]], *, namespace: str = "default"
+    connection: AsyncConnection[Any],
+    queue: str,
+    jobs: Iterable[Mapping[str, Any]],
+    *,
+    namespace: str = "default",
+    backoff_strategies: Collection[str] = (),
 ) -> list[str]:
     """As :func:`enqueue_many`, on an asynchronous connection."""
-    batch = _Batch(queue, jobs)
+    batch = _Batch(queue, jobs, backoff_strategies)
     cursor = AsyncRawCursor(connection)
     arrays.register(cursor.adapters)
     await cursor.execute(_LOOK_UP, (namespace, queue))
@@ -127,16 +142,16 @@ _NOTIFY: Final = "SELECT pg_notify($1::text, '')"
 class _Batch:
     """Jobs of one call, read and made columns."""
 
-    def __init__(self, queue: str, jobs: Iterable[Mapping[str, Any]]) -> None:
+    def __init__(self, queue: str, jobs: Iterable[Mapping[str, Any]], strategies: Collection[str]) -> None:
         check_queue_name(queue)
-        reader = JobReader(BACKOFF_STRATEGIES, None)
+        reader = JobReader([*BACKOFF_STRATEGIES, *strategies], None)
         codec = OptionsCodec()
         self._columns = Columns()
         self.ids: list[str] = []
         seen: set[str] = set()
         for fields in jobs:
             spec: JobSpec = reader.read(fields)
-            for field in ("uniqueKey", "dependsOn", "parentId", "groupMaxSize", "repeat"):
+            for field in ("uniqueKey", "dependsOn", "parentId", "groupMaxSize", "repeat", "debounceId"):
                 if fields.get(field):
                     raise ValidationError(f"{field} {_REFUSED}")
             assert not needs_decision(spec)

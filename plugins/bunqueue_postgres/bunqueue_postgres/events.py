@@ -27,9 +27,6 @@ if TYPE_CHECKING:
 #: Name of the reader that all brokers share for what must happen once an event.
 SHARED_READER: Final = "share"
 
-#: Events kept per queue.
-EVENTS_KEPT: Final = 10_000
-
 Listener = Callable[[Event], None]
 
 

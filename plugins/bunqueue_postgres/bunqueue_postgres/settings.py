@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal
+import math
+from typing import Annotated, Final, Literal
 
 from pydantic import Field, SecretStr, field_validator
 
 from bunqueue_core.broker.protocol import Capabilities
-from bunqueue_core.plugins.drivers import StorageSettings
+from bunqueue_core.plugins.drivers import Env, StorageSettings
 
 #: What the broker offers.
 CAPABILITIES: Final = Capabilities(
@@ -94,6 +95,15 @@ class PostgresStorage(StorageSettings):
     max_queued_operations: int = Field(
         default=128, ge=0, description="Statements that may wait for their turn; beyond, commands fail at once as busy."
     )
+    max_completed_jobs: Annotated[int, Env("BUNQUEUE_MAX_COMPLETED_JOBS", "MAX_COMPLETED_JOBS")] = Field(
+        default=50_000,
+        ge=1,
+        le=MAX_DURATION_MS,
+        description="Completion proofs kept of jobs that were removed and that no live job needs; completed jobs stay.",
+    )
+    max_queue_events: int = Field(
+        default=10_000, ge=1, le=MAX_DURATION_MS, description="Events kept of each queue, the newest; the others go."
+    )
     max_snapshot_jobs: int = Field(default=100_000, ge=1, description="Most jobs that one operation may load at once.")
     max_snapshot_payload_bytes: int = Field(
         default=268_435_456, ge=1, description="Most payload bytes that one operation may load at once."
@@ -104,6 +114,14 @@ class PostgresStorage(StorageSettings):
     def _check_scheme(cls, value: SecretStr | None) -> SecretStr | None:
         if value is not None and not value.get_secret_value().startswith(("postgres://", "postgresql://")):
             raise ValueError("PostgreSQL storage requires a postgres:// or postgresql:// URL")
+        return value
+
+    @field_validator("max_queue_events", mode="before")
+    @classmethod
+    def _check_events(cls, value: object) -> object:
+        # Brokers follow each other by the events: without any, none would hear of what another does.
+        if isinstance(value, int | float) and math.isfinite(value) and value < 1:
+            raise ValueError("PostgreSQL storage requires maxQueueEvents to be at least 1")
         return value
 
     @field_validator("namespace")

@@ -72,7 +72,7 @@ async def test_many_at_once_and_ids_of_live_jobs(broker: PostgresBroker) -> None
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("uniqueKey", "k"), ("dependsOn", ["x"]), ("parentId", "x"), ("repeat", {"every": 1_000})],
+    [("uniqueKey", "k"), ("dependsOn", ["x"]), ("parentId", "x"), ("repeat", {"every": 1_000}), ("debounceId", "d")],
 )
 async def test_what_cannot_hold_is_refused_by_name(broker: PostgresBroker, field: str, value: object) -> None:
     with connect(broker) as connection, pytest.raises(ValidationError, match=field):

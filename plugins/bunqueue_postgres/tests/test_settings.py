@@ -23,6 +23,7 @@ def test_defaults() -> None:
         30_000,
     )
     assert (settings.max_concurrent_operations, settings.max_queued_operations) == (16, 128)
+    assert (settings.max_completed_jobs, settings.max_queue_events) == (50_000, 10_000)
     assert (settings.max_snapshot_jobs, settings.max_snapshot_payload_bytes) == (100_000, 268_435_456)
 
 
@@ -37,6 +38,8 @@ def test_defaults() -> None:
         ("idle_transaction_timeout_ms", 1, 2**31 - 1),
         ("max_concurrent_operations", 1, None),
         ("max_queued_operations", 0, None),
+        ("max_completed_jobs", 1, 2**53 - 1),
+        ("max_queue_events", 1, 2**53 - 1),
         ("max_snapshot_jobs", 1, None),
         ("max_snapshot_payload_bytes", 1, None),
     ],
@@ -49,6 +52,11 @@ def test_bounds(name: str, least: int, most: int | None) -> None:
         assert getattr(storage(**{name: most}), name) == most
         with pytest.raises(ValidationError, match=name):
             storage(**{name: most + 1})
+
+
+def test_a_journal_without_events_is_refused() -> None:
+    with pytest.raises(ValidationError, match="PostgreSQL storage requires maxQueueEvents to be at least 1"):
+        storage(maxQueueEvents=0)
 
 
 def test_small_values_are_raised_when_it_runs() -> None:

@@ -20,6 +20,7 @@ from bunqueue_core.model.errors import (
     LeaseLost,
 )
 from bunqueue_core.model.job import JobOptions, Location
+from bunqueue_core.model.rules import BACKOFF_STRATEGIES
 from bunqueue_core.plugins.drivers import OpenContext
 from bunqueue_postgres import arrays, transitions
 from bunqueue_postgres.changes import Changes
@@ -61,6 +62,7 @@ class BrokerBase(Broker):
         self.settings = settings
         self.ports = context.ports
         self.log = context.log
+        self.strategies = context.strategies or BACKOFF_STRATEGIES
         self.queries = load_queries()
         self.broker_id = settings.broker_id or (
             f"{socket.gethostname()}:{os.getpid()}:{uuid.UUID(context.ports.new_id()).hex[-12:]}"
@@ -234,7 +236,7 @@ class BrokerBase(Broker):
     # -- decisions on locked jobs -------------------------------------------------------------------------------------
 
     def policies(self, record: Record) -> transitions.Policies:
-        return transitions.Policies(record.stall, record.dlq, self.ports.random)
+        return transitions.Policies(record.stall, record.dlq, self.ports.random, self.strategies)
 
     async def lock(self, connection: Connection, keys: Iterable[str]) -> tuple[int, dict[str, Record]]:
         """Lock jobs; gives the time (0 if there are none) and their records by key, with what decisions about them need."""

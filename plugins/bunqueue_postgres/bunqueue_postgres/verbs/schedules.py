@@ -11,9 +11,9 @@ from bunqueue_core.answer import Answer
 from bunqueue_core.model.errors import CommandError, NotFound
 from bunqueue_core.model.job import Location
 from bunqueue_core.model.options import JobReader
-from bunqueue_core.model.rules import BACKOFF_STRATEGIES
 from bunqueue_core.plugins.drivers import OpenContext
 from bunqueue_core.scheduling.definition import DefinitionReader, Entry
+from bunqueue_core.scheduling.kinds import KINDS
 from bunqueue_core.scheduling.repeat import Repeats
 from bunqueue_core.scheduling.service import apply_upsert, decide, make_entry, preview, settle
 from bunqueue_postgres import arrays, transitions
@@ -36,7 +36,9 @@ class Scheduling(Producing):
         self.next_schedule_ms: int | None = (
             None  #: when the next run is due, ms from the last look; None: none is known
         )
-        self._definitions = DefinitionReader(JobReader(BACKOFF_STRATEGIES, Repeats().check_pattern))
+        self._definitions = DefinitionReader(
+            JobReader(self.strategies, Repeats().check_pattern), context.kinds or KINDS
+        )
 
     # -- verbs --------------------------------------------------------------------------------------------------------
 
