@@ -1221,10 +1221,6 @@ class ModelBroker:
         self.undecided.clear()
         for queue in self.queues.values():
             queue.keys, queue.ring, queue.slots, queue.next_order = {}, [], 0, 1
-            if queue.rate is not None:
-                queue.rate.tokens, queue.rate.seen_at = float(queue.rate.limit), now
-            for group in queue.groups.values():
-                group.window, group.blocked_until = None, 0
         letters = [job for job in self.jobs.values() if job.place == "dead" and job.letter is not None]
         letters.sort(key=lambda job: ((job.letter or (0,))[0], job.row))
         for job in letters:
