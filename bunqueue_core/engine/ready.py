@@ -15,7 +15,7 @@ from bisect import insort
 from collections import deque
 from collections.abc import Iterable, Iterator
 from itertools import groupby
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Final
 
 from bunqueue_core.model.job import Job
@@ -30,9 +30,13 @@ STALE: Final = 4
 #: Dead entries are swept once there are more of them than live ones, and at least this many.
 _COMPACT_AT: Final = 1024
 
+#: Buckets may lose their last job inside the heap so often, beside half as often as there are buckets, before it is swept.
+_SWEEP_AT: Final = 64
+
 _by_id = attrgetter("id")
 _by_run = attrgetter("run_at", "id")
 _by_priority = attrgetter("priority")
+_by_order = itemgetter(0)
 
 
 class Bucket:
@@ -128,6 +132,17 @@ class Bucket:
         self.lifo = [job for job in self.lifo if job.where == READY_SET]
         self.dead = 0
 
+    def clear(self) -> None:
+        """Let go of everything: no entry is alive."""
+        if self.dead:
+            for job in self.all_entries():
+                if job.where == STALE:
+                    job.where = NOWHERE
+            self.fifo.clear()
+            self.early.clear()
+            self.lifo.clear()
+            self.dead = 0
+
     def all_entries(self) -> Iterator[Job]:
         yield from reversed(self.lifo)
         yield from (entry[2] for entry in self.early)
@@ -138,24 +153,40 @@ class Bucket:
 
 
 class ReadySet:
-    """Ready jobs of one queue by priority."""
+    """Ready jobs of one queue by priority.
 
-    __slots__ = ("_buckets", "_order", "size")
+    Every bucket is in the heap, which has the highest priority at its front. One that delivers its last job goes, unless it is the
+    only one; one that loses its last job otherwise goes when it comes to the front, or when there are many such. So what a step
+    costs does not follow the number of priorities.
+    """
+
+    __slots__ = ("_buckets", "_emptied", "_heap", "prioritized", "size")
 
     def __init__(self) -> None:
         self._buckets: dict[int, Bucket] = {}
-        self._order: list[int] = []  #: negated priorities, ascending
+        self._heap: list[tuple[int, Bucket]] = []  #: (negated priority, its bucket)
+        self._emptied = 0  #: buckets that lost their last job inside the heap since it was last swept, or more
         self.size = 0
+        self.prioritized = 0  #: jobs with a priority above 0
+
+    def _bucket(self, priority: int) -> Bucket:
+        bucket = self._buckets.get(priority)
+        if bucket is None:
+            bucket = self._buckets[priority] = Bucket()
+            heapq.heappush(self._heap, (-priority, bucket))
+        return bucket
 
     def add(self, job: Job) -> None:
         """Put a job in; it must not have an entry inside."""
-        bucket = self._buckets.get(job.priority)
+        priority = job.priority
+        bucket = self._buckets.get(priority)
         if bucket is None:
-            bucket = self._buckets[job.priority] = Bucket()
-            insort(self._order, -job.priority)
+            bucket = self._bucket(priority)
         bucket.add(job)
         job.where = READY_SET
         self.size += 1
+        if priority > 0:
+            self.prioritized += 1
 
     def add_all(self, jobs: list[Job]) -> None:
         """Put FIFO jobs in that have just been admitted: in order of their ids, all at the same time."""
@@ -172,6 +203,8 @@ class ReadySet:
                 bucket.fifo.extend(jobs)
                 bucket.live += len(jobs)
                 self.size += len(jobs)
+                if priority > 0:
+                    self.prioritized += len(jobs)
                 return
         for job in jobs:
             self.add(job)
@@ -180,54 +213,64 @@ class ReadySet:
         """Put many FIFO jobs in that are in the order of the set: by priority, and within one by ``run_at`` and id."""
         for priority, same in groupby(jobs, _by_priority):
             batch = list(same)
-            bucket = self._buckets.get(priority)
-            if bucket is None:
-                bucket = self._buckets[priority] = Bucket()
-                insort(self._order, -priority)
             for job in batch:
                 job.where = READY_SET
-            bucket.extend(batch)
+            self._bucket(priority).extend(batch)
             self.size += len(batch)
+            if priority > 0:
+                self.prioritized += len(batch)
 
     def first(self) -> Job | None:
         """The best ready job, None if there is none. It stays inside."""
         if not self.size:
             return None
-        for negated in self._order:
-            bucket = self._buckets[-negated]
-            if bucket.live:
-                return bucket.first()
-        return None
+        heap = self._heap
+        while not (bucket := heap[0][1]).live:
+            self._forget_front()
+        return bucket.first()
+
+    def _forget_front(self) -> None:
+        negated, bucket = heapq.heappop(self._heap)
+        bucket.clear()
+        del self._buckets[-negated]
 
     def take(self, job: Job) -> None:
         """Remove the job that :meth:`first` has just given."""
         bucket = self._buckets[job.priority]
         bucket.take(job)
         self.size -= 1
-        if not bucket.live and len(self._buckets) > 64:
-            self._forget_empty()
+        if job.priority > 0:
+            self.prioritized -= 1
+        if not bucket.live and len(self._heap) > 1:
+            self._forget_front()
 
     def drop(self, job: Job) -> None:
         """Remove any job inside. Its dead entry remains until it comes to the front."""
-        self._buckets[job.priority].drop(job)
+        bucket = self._buckets[job.priority]
+        bucket.drop(job)
         self.size -= 1
+        if job.priority > 0:
+            self.prioritized -= 1
+        if not bucket.live:
+            self._emptied += 1
+            if self._emptied > _SWEEP_AT + len(self._heap) // 2:
+                self._sweep()
 
-    def _forget_empty(self) -> None:
-        for priority in [p for p, bucket in self._buckets.items() if not bucket.live and not bucket.dead]:
+    def _sweep(self) -> None:
+        """Rid the heap of buckets without jobs."""
+        for priority, bucket in [entry for entry in self._buckets.items() if not entry[1].live]:
+            bucket.clear()
             del self._buckets[priority]
-        self._order = sorted(-priority for priority in self._buckets)
-
-    @property
-    def prioritized(self) -> int:
-        """Number of jobs with a priority above 0."""
-        return sum(bucket.live for priority, bucket in self._buckets.items() if priority > 0)
+        self._heap = [(-priority, bucket) for priority, bucket in self._buckets.items()]
+        heapq.heapify(self._heap)
+        self._emptied = 0
 
     def per_priority(self) -> dict[int, int]:
         return {priority: bucket.live for priority, bucket in self._buckets.items() if bucket.live}
 
     def __iter__(self) -> Iterator[Job]:
-        for negated in self._order:
-            yield from self._buckets[-negated]
+        for _, bucket in sorted(self._heap, key=_by_order):
+            yield from bucket
 
     def __len__(self) -> int:
         return self.size

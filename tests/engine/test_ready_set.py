@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 
 from hypothesis import given
@@ -99,3 +100,40 @@ def test_dead_entries_do_not_pile_up() -> None:
     assert bucket.dead + bucket.live < 3_000
     assert ready.first() is keeper
     assert keeper.where == READY_SET
+
+
+@given(st.lists(st.tuples(st.integers(-400, 400), st.sampled_from(["add", "take", "drop"])), max_size=400))
+def test_many_priorities(steps: list[tuple[int, str]]) -> None:
+    """Against a sorted list: what is next, how many are there, how many of them have a priority."""
+    ready = ReadySet()
+    inside: list[Job] = []
+    for number, (priority, step) in enumerate(steps):
+        if step == "add" or not inside:
+            new = job(number, priority)
+            ready.add(new)
+            inside.append(new)
+            inside.sort(key=lambda one: (-one.priority, one.id))
+        elif step == "take":
+            first = ready.first()
+            assert first is inside[0]
+            ready.take(first)
+            del inside[0]
+        else:
+            ready.drop(inside.pop(priority % len(inside)))
+        assert len(ready) == len(inside)
+        assert ready.prioritized == sum(one.priority > 0 for one in inside)
+    assert {priority for priority in ready.per_priority()} == {one.priority for one in inside}
+    assert [one.id for one in ready] == [one.id for one in inside]
+
+
+def test_priorities_that_are_used_once_leave_nothing_behind() -> None:
+    ready = ReadySet()
+    ready.add(job(0, -1))
+    for number in range(1, 5_000):
+        ready.add(one := job(number, number))
+        if number % 2:
+            ready.drop(one)
+        else:
+            ready.take(ready.first() or one)
+    assert sys.getsizeof(ready._heap) < 4_096  # what it holds is not visible otherwise
+    assert take_all(ready) == ["000000"]
