@@ -330,19 +330,7 @@ class LocalFrame(Broker):
         with self._lock:
             engine = self._engine
             now = self._now()
-            numbers: dict[str, int | float] = dict.fromkeys(
-                ("waiting", "prioritized", "delayed", "active", "dlq", "completed", "waitingChildren", "paused"), 0
-            )
-            for name, queue in engine.queues.items():
-                counts = engine.counts(name, now)
-                numbers["waiting"] += counts.waiting
-                numbers["prioritized"] += counts.prioritized
-                numbers["paused"] += counts.paused
-                numbers["delayed"] += counts.delayed
-                numbers["active"] += counts.active
-                numbers["dlq"] += counts.failed
-                numbers["completed"] += queue.completed_count
-                numbers["waitingChildren"] += counts.waiting_children
+            numbers = engine.tally(now)
             numbers.update(
                 totalPushed=engine.totals.pushed,
                 totalPulled=engine.totals.pulled,
@@ -351,7 +339,6 @@ class LocalFrame(Broker):
                 queues=len(engine.queues),
                 jobs=len(engine.jobs),
                 blockedJobs=len(engine.blocked),
-                locks=sum(job.lease is not None for queue in engine.queues.values() for job in queue.active.values()),
                 sessions=len(engine.sessions),
                 webhooks=len(engine.webhooks),
                 webhooksEnabled=sum(webhook.enabled for webhook in engine.webhooks.values()),

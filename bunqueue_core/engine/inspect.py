@@ -56,6 +56,45 @@ class Inspecting(EngineBase):
             counts.prioritized = prioritized
         return counts
 
+    def tally(self, now: int) -> dict[str, int | float]:
+        """Jobs of all queues by state, under the names of a broker's statistics, and how many of them are leased.
+
+        As quick as a look at every queue can be: a server with 10,000 queues answers nobody else meanwhile.
+        """
+        ready = prioritized = paused = delayed = active = completed = waiting_children = leased = 0
+        for queue in self.queues.values():
+            if queue.delayed_count:
+                queue.promote_due(now)
+                delayed += queue.delayed_count
+            here = queue.ready.size
+            high = queue.ready.prioritized
+            groups = queue.groups
+            if groups is not None:
+                here += groups.ready
+                high += groups.prioritized
+            if queue.paused:
+                paused += here
+            else:
+                ready += here
+                prioritized += high
+            completed += queue.completed_count
+            if queue.gated or queue.parked:
+                waiting_children += len(queue.gated) + len(queue.parked)
+            if queue.active:
+                active += len(queue.active)
+                leased += sum(job.lease is not None for job in queue.active.values())
+        return {
+            "waiting": ready - prioritized,
+            "prioritized": prioritized,
+            "delayed": delayed,
+            "active": active,
+            "dlq": self.letters,
+            "completed": completed,
+            "waitingChildren": waiting_children,
+            "paused": paused,
+            "locks": leased,
+        }
+
     def count(self, name: str) -> int:
         """Size of the run set: waiting, prioritized and delayed jobs."""
         queue = self.queues.get(name)
