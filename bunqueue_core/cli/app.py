@@ -14,13 +14,36 @@ from bunqueue_core.cli.options import Globals, split
 from bunqueue_core.cli.output import Failure, print_json, tolerate_narrow_encodings
 from bunqueue_core.model.errors import ConfigurationError
 
+_NETWORK: Final = "bunqueue_core.cli.network"
+
 #: Command name → module and attribute of its click command, with its one-line help.
 COMMANDS: Final[Mapping[str, tuple[str, str, str]]] = MappingProxyType(
     {
         "start": ("bunqueue_core.cli.start", "start", "Start the server (also when no command is given)."),
+        "push": (_NETWORK, "push", "Add a job."),
+        "pull": (_NETWORK, "pull", "Take a job."),
+        "ack": (_NETWORK, "ack", "Complete a job that was taken."),
+        "fail": (_NETWORK, "fail", "Fail a job that was taken."),
+        "job": (_NETWORK, "job", "Look at one job and change it."),
+        "queue": (_NETWORK, "queue", "Look at queues and control them."),
+        "dlq": (_NETWORK, "dlq", "Look after dead letters."),
+        "rate-limit": (_NETWORK, "rate_limit", "Limit how fast jobs are handed out."),
+        "concurrency": (_NETWORK, "concurrency", "Limit how many jobs run at once."),
+        "cron": ("bunqueue_core.cli.cron", "cron", "Look after schedules; preview their runs."),
+        "worker": (_NETWORK, "worker", "Look at workers."),
+        "webhook": (_NETWORK, "webhook", "Look after webhooks."),
+        "stats": (_NETWORK, "stats", "Show what the server has and has done."),
+        "metrics": (_NETWORK, "metrics", "Print the metrics for Prometheus."),
+        "health": (_NETWORK, "health", "The same as stats."),
+        "ping": (_NETWORK, "ping", "Say whether the server answers."),
+        "doctor": ("bunqueue_core.cli.doctor", "doctor", "Look for trouble with client and server."),
+        "healthcheck": (
+            "bunqueue_core.cli.healthcheck",
+            "healthcheck",
+            "Say whether a server is healthy, for containers.",
+        ),
         "db": ("bunqueue_core.cli.db", "db", "Show, check or compact the database."),
         "backup": ("bunqueue_core.cli.backup", "backup", "Make, list, verify and restore backups."),
-        "cron": ("bunqueue_core.cli.cron", "cron", "Preview the runs of a schedule."),
         "config": ("bunqueue_core.cli.config", "config", "Check or show the configuration."),
         "plugins": ("bunqueue_core.cli.plugins", "plugins", "List the plugins in use and what they provide."),
         "version": ("bunqueue_core.cli.version", "version", "Print the versions of this client and of the server."),

@@ -200,7 +200,7 @@ def _list(options: Globals, opened: _Opened) -> int:
     from bunqueue_core.backup.names import iso
 
     found = opened.backups.list()
-    data = [{"key": each.key, "size": _megabytes(each.size), "date": iso(each.modified_at)} for each in found]
+    data = [{"key": each.key, "size": _readable(each.size), "date": iso(each.modified_at)} for each in found]
     _print(options, True, f"Found {len(data)} backup(s)" if data else "No backups found", data)
     return 0
 
@@ -225,7 +225,7 @@ def _report(options: Globals, outcome: Outcome, done: str, failed: str, **more: 
         raise _Refused(f"{failed}: {outcome.error}")
     data = {
         "key": outcome.key,
-        "size": _megabytes(outcome.size or 0),
+        "size": _readable(outcome.size or 0),
         **more,
         "duration": f"{outcome.duration_ms}ms",
     }
@@ -338,8 +338,11 @@ def _filled(counts: Mapping[str, int]) -> dict[str, int]:
     return {table: count for table, count in counts.items() if count}
 
 
-def _megabytes(size: int) -> str:
-    return f"{size / 1024 / 1024:.2f} MB"
+def _readable(size: int) -> str:
+    """A size in the largest unit of which there is one: MB, as always, unless it is small."""
+    if size < 1024:
+        return f"{size} B"
+    return f"{size / 1024:.1f} KB" if size < 1024**2 else f"{size / 1024**2:.2f} MB"
 
 
 def _minutes(duration_ms: int) -> int:

@@ -1,4 +1,4 @@
-"""``bunqueue cron``: look at schedules without a server."""
+"""``bunqueue cron``: the schedules of a server, and a look at any schedule's runs without one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import click
 
-from bunqueue_core.cli.family import Family
+from bunqueue_core.cli.network import family
 from bunqueue_core.cli.options import Globals
 from bunqueue_core.cli.output import Failure, print_json
 from bunqueue_core.model.errors import ValidationError
@@ -17,12 +17,7 @@ from bunqueue_core.model.errors import ValidationError
 _RUNS_MAX: Final = 1000
 
 
-@click.group("cron", cls=Family)
-def cron() -> None:
-    """Look at schedules."""
-
-
-@cron.command("preview", context_settings={"ignore_unknown_options": True})
+@click.command("preview", context_settings={"ignore_unknown_options": True})
 @click.argument("expression", required=False)
 @click.option("--every", type=int, metavar="MS", help="An interval in ms, in place of an expression.")
 @click.option("--timezone", metavar="ZONE", help="IANA name of the time zone; the machine's own without it.")
@@ -72,3 +67,6 @@ def _runs(request: dict[str, Any], timezone: str | None, after: int, count: int)
     except ValidationError as error:
         raise Failure(str(error)) from error
     return runs, find_zone(timezone) if timezone else None
+
+
+cron = family("cron", "Look after schedules.", preview=preview)

@@ -13,7 +13,9 @@ class Family(click.Group):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """As click does; without any argument the error lists the subcommands."""
         if not args:
-            raise Failure(f"Missing subcommand. Use: {', '.join(self.list_commands(ctx))}", exit_code=2)
+            # The two families of limits have always said whose subcommand is missing.
+            whose = f" for {self.name}" if self.name in ("rate-limit", "concurrency") else ""
+            raise Failure(f"Missing subcommand{whose}. Use: {', '.join(self.list_commands(ctx))}", exit_code=2)
         return super().parse_args(ctx, args)
 
     def resolve_command(

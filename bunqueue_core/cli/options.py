@@ -14,6 +14,7 @@ DEFAULT_PORT: Final = 6789
 
 _HOST_VARIABLES: Final = ("HOST", "BUNQUEUE_HOST", "BQ_HOST")
 _PORT_VARIABLES: Final = ("TCP_PORT", "BUNQUEUE_TCP_PORT", "BQ_TCP_PORT")
+_TOKEN_VARIABLES: Final = ("BQ_TOKEN", "BUNQUEUE_TOKEN")
 
 _VALUED: Final[Mapping[str, str]] = {
     "-H": "host",
@@ -52,13 +53,38 @@ class Globals:
     version: bool = False
     tls: bool = False
     tls_no_verify: bool = False
+    _endpoint: tuple[str, int] | None = field(default=None, init=False, repr=False)
 
     def endpoint(self, environ: Mapping[str, str]) -> tuple[str, int]:
         """(host, port) that client commands connect to: options, then the environment, then ``localhost:6789``.
 
         Ends the command if an option's port is no port. A bad port in the environment only warns: orchestrators inject such values.
         """
-        return self._host(environ), self._port(environ)
+        if self._endpoint is None:  # once, so that it warns once
+            self._endpoint = self._host(environ), self._port(environ)
+        return self._endpoint
+
+    def token(self, environ: Mapping[str, str]) -> str | None:
+        """The token of client commands: the option, then the environment; None for none."""
+        option, value = self.given.get("token", ("", None))
+        if value:
+            return value
+        if option:
+            spelling = f"{_long(option)}=" if value == "" else _long(option)
+            warn(f"{spelling} requires a value. Token not set.")
+        return next((environ[name] for name in _TOKEN_VARIABLES if environ.get(name)), None)
+
+    def tls_option(self) -> bool | Mapping[str, object] | None:
+        """How client commands encrypt; None: not at all."""
+        option, authority = self.given.get("tls_ca", ("", None))
+        if option and not authority:
+            warn("--tls-ca requires a file path. Option ignored.")
+        if not (self.tls or self.tls_no_verify or authority):
+            return None
+        return {
+            **({"ca_file": authority} if authority else {}),
+            **({"verify": False} if self.tls_no_verify else {}),
+        } or True
 
     def _host(self, environ: Mapping[str, str]) -> str:
         option, value = self.given.get("host", ("", None))
@@ -73,14 +99,14 @@ class Globals:
         option, value = self.given.get("port", ("", None))
         if value:
             try:
-                return _read_port(value, option)
+                return read_port(value, option)
             except ValueError as error:
                 fatal(str(error))
         name = next((name for name in _PORT_VARIABLES if environ.get(name, "").strip()), None)
         if name is None:
             return DEFAULT_PORT
         try:
-            return _read_port(environ[name], name)
+            return read_port(environ[name], name)
         except ValueError:
             warn(
                 f'Invalid env port "{environ[name]}" ({name}: expected a whole number between 1 and 65535). '
@@ -89,7 +115,7 @@ class Globals:
             return DEFAULT_PORT
 
 
-def _read_port(text: str, name: str) -> int:
+def read_port(text: str, name: str) -> int:
     """Read a port in the grammar of the server's configuration.
 
     Raises:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Mapping
 from typing import IO, Any, NoReturn
@@ -40,19 +41,29 @@ class Failure(Exception):
     Attributes:
         exit_code: the process's exit code.
         label: what stands before the text; empty for none.
+        document: what ``--json`` prints: a server's response as it came. None: ``ok`` and the text.
     """
 
-    def __init__(self, text: str, *, exit_code: int = 1, label: str = "Error") -> None:
+    def __init__(
+        self, text: str, *, exit_code: int = 1, label: str = "Error", document: Mapping[str, Any] | None = None
+    ) -> None:
         super().__init__(text)
         self.exit_code = exit_code
         self.label = label
+        self.document = document
 
     def show(self, *, as_json: bool) -> None:
-        """Print it to stderr."""
-        if as_json:
-            print_json({"ok": False, "error": str(self)}, error=True)
+        """Print it to stderr. An error of a command's own is one line of JSON, a response and what is fatal are indented."""
+        if as_json and self.document is None and self.label == "Error":
+            line = json.dumps({"ok": False, "error": str(self)}, ensure_ascii=False, separators=(",", ":"))
+            click.echo(line, err=True)
+        elif as_json:
+            print_json(self.document or {"ok": False, "error": str(self)}, error=True)
         else:
-            click.echo(f"{self.label}: {self}" if self.label else str(self), err=True)
+            text = f"{self.label}: {self}" if self.label else str(self)
+            click.echo(
+                click.style(text, fg="red") if use_colour(sys.stderr, os.environ) else text, err=True, color=True
+            )
 
 
 def fatal(text: str) -> NoReturn:

@@ -2,35 +2,35 @@
 
 from __future__ import annotations
 
-import json
 import os
-import urllib.error
-import urllib.request
 from typing import Any, Final
 
 import click
 
 from bunqueue_core import __version__
+from bunqueue_core.cli.health import ask_health, http_port, version_over_tcp
 from bunqueue_core.cli.options import Globals
 from bunqueue_core.cli.output import print_json
 
 #: Longest wait for the server's answer, seconds.
 _TIMEOUT_S: Final = 3.0
 
-#: Most bytes read of an answer: whatever listens there need not be a server of ours.
-_ANSWER_BYTES_MAX: Final = 1 << 20
-
 
 @click.command("version", context_settings={"help_option_names": []})
+@http_port
 @click.pass_obj
-def version(options: Globals) -> int:
+def version(options: Globals, http_port: str | None) -> int:
     """Print the versions of this client and of the server, and whether they differ.
 
-    The server is asked over HTTP, on the port after its TCP port. It need not be reachable.
+    The server is asked over HTTP, on the port after its TCP port unless another is named, and then over TCP. It need not be
+    reachable.
     """
-    host, port = options.endpoint(os.environ)
-    endpoint = f"{host}:{port + 1}"
-    found = _server_version(endpoint)
+    health = ask_health(options, http_port, _TIMEOUT_S)
+    endpoint, found = health.endpoint, health.version
+    if found is None:
+        found = version_over_tcp(options)
+        if found is not None:
+            endpoint = ":".join(map(str, options.endpoint(os.environ)))
     mismatch = found is not None and found != __version__
     if options.json:
         server: dict[str, Any] = {"endpoint": endpoint, "reachable": found is not None}
@@ -45,22 +45,3 @@ def version(options: Globals) -> int:
     if mismatch:
         click.echo("\n⚠ Version mismatch! Update server or client to match.")
     return 0
-
-
-def _server_version(endpoint: str) -> str | None:
-    # No proxy: the endpoint is the user's own server.
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    try:
-        with opener.open(f"http://{endpoint}/health", timeout=_TIMEOUT_S) as answer:
-            body = answer.read(_ANSWER_BYTES_MAX)
-    except urllib.error.HTTPError as error:
-        # A server that is not healthy answers 503 and says its version all the same.
-        body = error.read(_ANSWER_BYTES_MAX)
-    except (OSError, ValueError):
-        return None
-    try:
-        health = json.loads(body)
-    except ValueError:
-        return None
-    found = health.get("version") if isinstance(health, dict) else None
-    return found if isinstance(found, str) else None

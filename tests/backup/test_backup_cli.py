@@ -86,7 +86,7 @@ def test_a_backup(bunqueue: Call, name: str) -> None:
     assert outcome.out.startswith("Backup created successfully\n{\n")
     assert list(outcome.data) == ["key", "size", "duration"]
     assert re.fullmatch(KEY, outcome.data["key"])
-    assert re.fullmatch(r"0\.\d\d MB", outcome.data["size"])
+    assert re.fullmatch(r"[1-9]\d*\.\d KB", outcome.data["size"])
     assert re.fullmatch(r"\d+ms", outcome.data["duration"])
     assert sorted(path.name for path in Path("kept").iterdir()) == [
         outcome.data["key"],
