@@ -11,7 +11,8 @@ ARGS ?=
 PROCESSES ?= 4
 
 MANIFESTS := pyproject.toml constraints.txt $(wildcard plugins/*/pyproject.toml)
-PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+# It says what it does: a first installation takes a while.
+PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
 .PHONY: help start test check format bench clean
@@ -46,17 +47,18 @@ clean: ## Remove the virtual environment and caches; data stays.
 
 # What is installed depends on the manifests alone: the packages themselves are installed in place.
 $(VENV)/.for-start: $(MANIFESTS) | $(VENV)/.created
-	@echo "Installing the server into $(VENV) ..."
+	@echo "Installing the server into $(VENV), once: about a minute ..."
 	@$(PIP_INSTALL) -e ".[server]" -e plugins/bunqueue_sqlite
 	@touch $@
 
 $(VENV)/.for-development: $(MANIFESTS) | $(VENV)/.created
-	@echo "Installing the server, all plugins and the development tools into $(VENV) ..."
+	@echo "Installing the server, all plugins and the development tools into $(VENV), once: a few minutes ..."
 	@$(PIP_INSTALL) -e ".[server,dev]" -e plugins/bunqueue_sqlite -e plugins/bunqueue_postgres -e plugins/bunqueue_s3
 	@touch $@ $(VENV)/.for-start
 
 # A mark of its own, not the interpreter: an interrupted creation leaves an interpreter without its installer behind.
 $(VENV)/.created:
 	@if [ -z "$(PYTHON)" ]; then echo "Python 3.11 or newer is needed; name one with: make PYTHON=/path/to/python3" >&2; exit 1; fi
+	@echo "Creating $(VENV) with $(PYTHON) ..."
 	@$(PYTHON) -m venv $(VENV)
 	@touch $@
