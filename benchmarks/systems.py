@@ -66,6 +66,11 @@ def clean_environment() -> dict[str, str]:
     return kept
 
 
+def on_postgres(url: str, name: str) -> dict[str, str]:
+    """Environment of a broker called ``name`` on a database, the same for both systems."""
+    return {"BUNQUEUE_STORAGE_DRIVER": "postgres", "BUNQUEUE_POSTGRES_URL": url, "BUNQUEUE_BROKER_ID": name}
+
+
 def free_port() -> int:
     """A TCP port of this machine that nobody listens on."""
     with socket.socket() as probe:
@@ -133,6 +138,15 @@ class Ours:
         with serving([*start, *ports, "--data-path", str(file)], port) as listening:
             yield listening
 
+    @contextmanager
+    def broker(self, url: str, name: str) -> Iterator[int]:
+        """A server on a PostgreSQL database, which it may share with others; gives its TCP port."""
+        port = free_port()
+        start = [sys.executable, "-c", "from bunqueue_core.cli import main; main()", "start", "--host", "127.0.0.1"]
+        ports = ["--tcp-port", str(port), "--http-port", str(free_port())]
+        with serving([*start, *ports], port, environment=on_postgres(url, name)) as listening:
+            yield listening
+
     def version(self) -> str:
         from bunqueue_core import __version__
 
@@ -178,9 +192,19 @@ class Reference:
         with serving(command, port, self._scratch, UNLIMITED) as listening:
             yield listening
 
-    def over_tcp(self, verb: str, jobs: int, port: int) -> float:
-        """Jobs a second of a workload with the original's client against whatever listens on ``port``."""
-        return float(run([str(self._bun), "tcp.ts", verb, str(jobs), str(port)], folder=self._scratch)["rate"])
+    @contextmanager
+    def broker(self, url: str, name: str) -> Iterator[int]:
+        """A server on a PostgreSQL database, which it may share with others; gives its TCP port."""
+        port = free_port()
+        start = [str(self._bun), str(self._package / "dist" / "cli" / "index.js"), "start"]
+        command = [*start, "--tcp-port", str(port), "--http-port", str(free_port())]
+        with serving(command, port, self._scratch, {**UNLIMITED, **on_postgres(url, name)}) as listening:
+            yield listening
+
+    def over_tcp(self, verb: str, jobs: int, *ports: int) -> float:
+        """Jobs a second of a workload with the original's client against whatever listens on ``ports``."""
+        listening = ",".join(map(str, ports))
+        return float(run([str(self._bun), "tcp.ts", verb, str(jobs), listening], folder=self._scratch)["rate"])
 
     def version(self) -> str:
         package = json.loads((self._package / "package.json").read_text())["version"]

