@@ -20,6 +20,7 @@ from bunqueue_core.model.errors import CapabilityError
 from bunqueue_core.model.requests import QueueSummary
 
 if TYPE_CHECKING:
+    from bunqueue_core.broker.workers import WorkerRecord
     from bunqueue_core.model.job import Job, JobSpec, JobState
     from bunqueue_core.model.requests import (
         Ack,
@@ -518,6 +519,19 @@ class Broker:
     def preview_schedule(self, request: str | Mapping[str, Any], count: int) -> Answer[list[int]]:
         """The next ``count`` runs (epoch ms) of a scheduler, given by name or as a request that is not stored."""
         return self._unoffered("preview_schedule")
+
+    # -- workers ------------------------------------------------------------------------------------------------------
+
+    def share_workers(self, workers: Sequence[WorkerRecord], gone: Sequence[str] = ()) -> Answer[None]:
+        """Let all brokers of the storage know workers as they are now, and those of ids ``gone`` no more.
+
+        They are this broker's: they go with it, and after 90 s of silence. A broker alone on its storage tells nobody.
+        """
+        return Answer.of(None)
+
+    def foreign_workers(self) -> Answer[list[WorkerRecord]]:
+        """Workers that other brokers of the storage have shared and heard of within 90 s, by id."""
+        return Answer.of([])
 
     # -- webhooks -----------------------------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ In memory: workers register anew with every connection. Pure data under a clock 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
@@ -65,12 +65,14 @@ class WorkerRegistry:
         now: epoch ms.
         new_id: an id for a worker that names none.
         tell: takes what happens to workers, a name such as ``worker:connected`` and its fields; None while nobody watches.
+        removed: takes the id of a worker that has left, for whoever has made it known elsewhere.
     """
 
     timeout_ms: int = DEFAULT_TIMEOUT_MS
     now: Callable[[], int] = wall_clock_ms
     new_id: Callable[[], str] = uuid7
     tell: Callable[[str, Mapping[str, Any]], None] | None = None
+    removed: Callable[[str], object] | None = None
     _workers: dict[str, WorkerRecord] = field(default_factory=dict)
     _by_session: dict[str, set[str]] = field(default_factory=dict)
     _past_processed: int = 0
@@ -81,6 +83,10 @@ class WorkerRegistry:
 
     def __iter__(self) -> Iterator[WorkerRecord]:
         return iter(list(self._workers.values()))
+
+    def get(self, id: str) -> WorkerRecord | None:
+        """The worker of that id."""
+        return self._workers.get(id)
 
     def register(
         self,
@@ -196,26 +202,28 @@ class WorkerRegistry:
         """Whether an active worker is registered for ``queue``."""
         return any(queue in worker.queues and self.status(worker) == "active" for worker in self._workers.values())
 
-    def totals(self) -> WorkerTotals:
-        """Sums over all workers."""
+    def totals(self, others: Sequence[WorkerRecord] = ()) -> WorkerTotals:
+        """Sums over all workers, and over ``others`` that another registry keeps."""
         active = 0
         slots = 0
         active_jobs = 0
         processed, failed = self._past_processed, self._past_failed
-        for worker in self._workers.values():
+        for worker in (*self._workers.values(), *others):
             active_jobs += worker.active_jobs
             processed += worker.processed_jobs
             failed += worker.failed_jobs
             if self.status(worker) == "active":
                 active += 1
                 slots += worker.concurrency
-        return WorkerTotals(len(self._workers), active, processed, failed, active_jobs, slots)
+        return WorkerTotals(len(self._workers) + len(others), active, processed, failed, active_jobs, slots)
 
     def _remove(self, worker: WorkerRecord) -> None:
         del self._workers[worker.id]
         # The sums cover the server's whole life, so what a worker did stays counted when it leaves.
         self._past_processed += worker.processed_jobs
         self._past_failed += worker.failed_jobs
+        if self.removed is not None:
+            self.removed(worker.id)
         if worker.session is not None:
             mine = self._by_session.get(worker.session)
             if mine is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated, Any, Final, TypeVar
 
 from bunqueue_core.answer import Answer, combined
@@ -11,6 +11,7 @@ from bunqueue_core.broker.workers import WorkerRecord
 from bunqueue_core.commands.meters import Histogram
 from bunqueue_core.commands.monitoring import resident_bytes, storage_health
 from bunqueue_core.commands.queries import counts_by_state
+from bunqueue_core.commands.registry import workforce
 from bunqueue_core.commands.replies import chain, then
 from bunqueue_core.commands.session import Session
 from bunqueue_core.commands.table import LiteralFlag, Members, NumberCheck, QueueName, Reply, command
@@ -95,7 +96,6 @@ def overview(session: Session) -> Answer[dict[str, Any]]:
     services = session.services
     numbers = services.broker.statistics()
     meters = services.meters
-    totals = services.workers.totals()
     histograms = meters.latencies
     shown: dict[str, Any] = {
         "stats": {
@@ -114,21 +114,25 @@ def overview(session: Session) -> Answer[dict[str, Any]]:
         },
         "memory": memory_mib(),
         "collections": collections(numbers),
-        "workers": {
-            "total": totals.total,
-            "active": totals.active,
-            "list": [_worker_line(worker) for worker in services.workers],
-        },
+        "workers": {},
         "crons": [],
         "storage": storage_health(services.broker.health()),
         "timestamp": services.ports.now(),
     }
 
-    def with_schedules(entries: Sequence[Entry]) -> dict[str, Any]:
+    def with_registered(found: list[Any]) -> dict[str, Any]:
+        entries, workers = found
+        totals = workers.totals()
+        shown["workers"] = {
+            "total": totals.total,
+            "active": totals.active,
+            "list": [_worker_line(worker) for worker in workers.workers],
+        }
         shown["crons"] = [_schedule_line(entry) for entry in entries]
         return shown
 
-    return _where_offered(services.broker.schedules(), []).map(with_schedules)
+    registered: list[Answer[Any]] = [_where_offered(services.broker.schedules(), []), workforce(services)]
+    return combined(registered).map(with_registered)
 
 
 def queue_detail(session: Session, queue: str, listed: int | None) -> Answer[dict[str, Any]]:

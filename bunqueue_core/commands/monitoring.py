@@ -8,6 +8,7 @@ import time
 from typing import Annotated, Any
 
 from bunqueue_core.broker.workers import WorkerRecord
+from bunqueue_core.commands.registry import Workforce, workforce
 from bunqueue_core.commands.replies import then
 from bunqueue_core.commands.session import Session
 from bunqueue_core.commands.table import (
@@ -125,7 +126,9 @@ def register_worker(
         started_at=started_at,
         session=session.id,
     )
-    return {"data": {"workerId": worker.id, **_registered(worker), "status": "active"}}
+    reply = {"data": {"workerId": worker.id, **_registered(worker), "status": "active"}}
+    # The other brokers know it when the answer is there.
+    return then(session.broker.share_workers([worker]), lambda _: reply)
 
 
 @command("Heartbeat", returns={"data": "{ok: true}"})
@@ -134,8 +137,11 @@ def heartbeat(
 ) -> Reply:
     """A worker's sign of life, with its counters as they stand."""
     known = session.services.workers.heartbeat(id, active_jobs=active_jobs, processed=processed, failed=failed)
-    if not known:
+    worker = session.services.workers.get(id)
+    if not known or worker is None:
         raise NotFound("Worker not found")
+    # Not waited for: should it fail, the next sign of life makes it good.
+    session.broker.share_workers([worker])
     return {"data": {"ok": True}}
 
 
@@ -153,29 +159,31 @@ def unregister_worker(session: Session, worker_id: Text = "") -> Reply:
 )
 def list_workers(session: Session) -> Reply:
     """The registered workers, and sums over them."""
+    return then(workforce(session.services), lambda workers: {"data": _listed(session, workers)})
+
+
+def _listed(session: Session, workforce: Workforce) -> dict[str, Any]:
     registry = session.services.workers
     now = session.services.ports.now()
-    totals = registry.totals()
+    totals = workforce.totals()
     return {
-        "data": {
-            "workers": [
-                {
-                    "id": worker.id,
-                    **_registered(worker),
-                    "status": registry.status(worker),
-                    "uptime": max(0, now - worker.registered_at),
-                }
-                for worker in registry
-            ],
-            "stats": {
-                "total": totals.total,
-                "active": totals.active,
-                "totalProcessed": totals.processed,
-                "totalFailed": totals.failed,
-                "activeJobs": totals.active_jobs,
-                "concurrencySlots": totals.concurrency_slots,
-            },
-        }
+        "workers": [
+            {
+                "id": worker.id,
+                **_registered(worker),
+                "status": registry.status(worker),
+                "uptime": max(0, now - worker.registered_at),
+            }
+            for worker in workforce.workers
+        ],
+        "stats": {
+            "total": totals.total,
+            "active": totals.active,
+            "totalProcessed": totals.processed,
+            "totalFailed": totals.failed,
+            "activeJobs": totals.active_jobs,
+            "concurrencySlots": totals.concurrency_slots,
+        },
     }
 
 

@@ -205,6 +205,7 @@ class Server:
             private_webhooks=settings.webhooks.allow_private_networks,
         )
         broker.has_worker = services.workers.has_active
+        services.workers.removed = lambda id: broker.share_workers((), (id,))
         self._events = EventServices(
             broker,
             settings,

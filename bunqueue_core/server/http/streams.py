@@ -22,6 +22,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from bunqueue_core.commands.dashboards import collections, memory_mib, ready_waiting, uptime_ms
 from bunqueue_core.commands.monitoring import storage_health
+from bunqueue_core.commands.registry import workforce
 from bunqueue_core.commands.session import Services, Session
 from bunqueue_core.config.settings import MonitoringSettings
 from bunqueue_core.events.encoding import event_document, to_json
@@ -367,7 +368,7 @@ class Streams:
     async def _tell_statistics(self) -> None:
         services = self.services
         numbers = services.broker.statistics()
-        meters, workers = services.meters, services.workers.totals()
+        meters, workers = services.meters, (await workforce(services)).totals()
         names = (await services.broker.queues())[: self.limits.snapshot_queues]
         queues = await services.broker.summaries(names)
         data = {

@@ -18,6 +18,7 @@ from bunqueue_core.commands.dashboards import (
     ready_waiting,
     uptime_ms,
 )
+from bunqueue_core.commands.registry import Workforce, workforce
 from bunqueue_core.commands.replies import chain, then
 from bunqueue_core.commands.session import Session
 from bunqueue_core.commands.table import Members, Reply
@@ -46,11 +47,17 @@ def queue_summaries(session: Session, request: Mapping[str, Any]) -> Reply:
 def queue_workers(session: Session, request: Mapping[str, Any]) -> Reply:
     """Active workers that are registered for a queue."""
     registry, queue = session.services.workers, request["queue"]
-    return {
-        "workers": [
-            _worker(worker) for worker in registry if queue in worker.queues and registry.status(worker) == "active"
-        ]
-    }
+
+    def listed(found: Workforce) -> Members:
+        return {
+            "workers": [
+                _worker(worker)
+                for worker in found.workers
+                if queue in worker.queues and registry.status(worker) == "active"
+            ]
+        }
+
+    return then(workforce(session.services), listed)
 
 
 def dead_letter_page(session: Session, request: Mapping[str, Any]) -> Reply:

@@ -41,6 +41,7 @@ from bunqueue_postgres.verbs.flows import Flowing
 from bunqueue_postgres.verbs.inspect import Inspecting
 from bunqueue_postgres.verbs.schedules import Scheduling
 from bunqueue_postgres.verbs.webhooks import Hooking
+from bunqueue_postgres.verbs.workers import Registering
 
 #: Seconds between looks at the jobs that an orderly stop waits for.
 DRAIN_LOOK_S: Final = 0.1
@@ -55,7 +56,7 @@ COUNT_FOR_S: Final = 60.0
 COUNTED: Final = ("waiting", "prioritized", "paused", "delayed", "active", "waitingChildren", "completed", "dlq")
 
 
-class PostgresBroker(Consuming, Flowing, Scheduling, Inspecting, Controlling, DeadLettering, Hooking):
+class PostgresBroker(Consuming, Flowing, Scheduling, Inspecting, Controlling, DeadLettering, Hooking, Registering):
     """See the module's head.
 
     Args:

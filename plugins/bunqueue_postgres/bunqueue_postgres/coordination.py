@@ -223,8 +223,9 @@ class Coordinator:
             return
         # The row is gone or another's: this process was silent for too long. Under a new session it may begin again, unless a
         # successor lives under its name.
-        self.session = uuid.uuid4()
+        ended, self.session = self.session, uuid.uuid4()
         if await self._register():
+            await self._database.run(self._queries.rename_session, (Int4(self._ns), ended, self.session))
             self._fenced = False
             self._broker.problem("session", None)
             self._broker.log("warn", "PostgreSQL broker session was lost and begun anew", broker=self._broker.broker_id)
@@ -254,6 +255,7 @@ class Coordinator:
         return max(MIN_RECOVERY_MS, min(longest, self._next_expiry_ms + 1)) / 1000
 
     async def maintain(self) -> None:
+        await self._broker.forget_silent_workers()
         crowded, self._crowded = self._crowded, set()
         for queue_id in crowded:
             await self._broker.trim_dead_letters(queue_id)

@@ -54,6 +54,7 @@ class Queries:
     forget_child_failures: bytes
     forget_logs: bytes
     forget_queue: bytes
+    forget_workers: bytes
     group: bytes
     group_sizes: bytes
     grouped: bytes
@@ -96,6 +97,7 @@ class Queries:
     release_keys: bytes
     remove_key: bytes
     remove_queued: bytes
+    rename_session: bytes
     renew: bytes
     retie: bytes
     rewrite: bytes
@@ -108,6 +110,7 @@ class Queries:
     set_paused: bytes
     set_policies: bytes
     set_progress: bytes
+    share_workers: bytes
     snapshot: bytes
     spend_rate: bytes
     states: bytes
@@ -122,6 +125,7 @@ class Queries:
     waiting_for: bytes
     webhooks: bytes
     webhooks_revision: bytes
+    workers: bytes
     write_logs: bytes
 
 

@@ -234,7 +234,8 @@ async def test_a_database_that_cannot_be_reached_stops_the_start(open_broker: Op
     broker = open_broker(url="postgresql://nobody@127.0.0.1:1/none")
     with pytest.raises(BunqueueError) as caught:
         await broker.start()
-    assert str(caught.value) == "Storage unavailable: the database cannot be reached"
+    assert "start the database, or correct host and port in storage.url" in str(caught.value)
+    assert "127.0.0.1" not in str(caught.value)
     assert "127.0.0.1" not in str(caught.value)
     await broker.close()
 

@@ -287,6 +287,17 @@ CREATE TABLE IF NOT EXISTS bunqueue.brokers (
     PRIMARY KEY (ns, broker_id)
 );
 
+-- Workers that brokers have registered, for everybody to see. session: of the broker that keeps the row; seen_at: last sign of life.
+-- Not logged: what a crash of the database loses is written again within the workers' next heartbeat.
+CREATE UNLOGGED TABLE IF NOT EXISTS bunqueue.workers (
+    ns int4 NOT NULL,
+    id text COLLATE "C" NOT NULL,
+    session uuid NOT NULL,
+    seen_at int8 NOT NULL,
+    record bytea NOT NULL,
+    PRIMARY KEY (ns, id)
+);
+
 -- The outbox: one row a statement, queue and kind of event, written in the transaction that makes it true. Readers follow it in
 -- commit order by transaction snapshots (see events.py); notifications only wake them. size: its events that are kept; skipped: the
 -- first ones of extra whose events were pruned.

@@ -19,6 +19,7 @@ from bunqueue_core.model.requests import (
     Counts,
     JobView,
     Page,
+    QueueSummary,
 )
 from bunqueue_core.plugins.drivers import OpenContext
 from bunqueue_postgres import arrays
@@ -140,6 +141,19 @@ class Inspecting(BrokerBase):
     def counts_per_priority(self, queue: str) -> Answer[dict[int, int]]:
         return self.read_queue(self.queries.priorities, queue).map(lambda rows: {row[0]: row[1] for row in rows})
 
+    def summaries(self, queues: Sequence[str]) -> Answer[list[QueueSummary]]:
+        return self.command(self._summaries, queues) if queues else Answer.of([])
+
+    async def _summaries(self, queues: Sequence[str]) -> list[QueueSummary]:
+        rows = await self.run(self.queries.counts, (Int4(self.ns), arrays.texts(list(dict.fromkeys(queues)))))
+        found = {row[0]: row[1:] for row in rows}
+        return [
+            QueueSummary(queue, _counts_of_rows([found[queue]]), found[queue][0])
+            if queue in found
+            else QueueSummary(queue, Counts(), False)
+            for queue in queues
+        ]
+
     def queues(self) -> Answer[list[str]]:
         refusal = self.refusal()
         if refusal is not None:
@@ -215,5 +229,6 @@ def _counts_of_rows(rows: list[tuple[Any, ...]]) -> Counts:
     counts = Counts(waiting, prioritized, delayed, active, completed, failed, gated)
     if paused:
         counts.paused = waiting + prioritized
+        counts.paused_prioritized = prioritized
         counts.waiting = counts.prioritized = 0
     return counts

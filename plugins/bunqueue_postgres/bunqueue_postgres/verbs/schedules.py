@@ -23,6 +23,7 @@ from bunqueue_postgres.keys import to_key
 from bunqueue_postgres.records import pack, unpack
 from bunqueue_postgres.settings import PostgresStorage
 from bunqueue_postgres.verbs.produce import Producing
+from bunqueue_postgres.verbs.workers import staffed_queues
 
 #: Schedulers that one transaction runs at most.
 DUE_ROWS: Final = 100
@@ -160,8 +161,11 @@ class Scheduling(Producing):
             entries = [(row[0], self._entry(row[1], row[2])) for row in rows]
             numbers = await self.number_queues(entry.definition.queue for _, entry in entries)
             written: list[Changes] = []
+            staffed: set[str] = set()
+            if any(entry.definition.skip_if_no_worker for _, entry in entries):
+                staffed = await staffed_queues(connection, self.queries, self.ns)
             for now, entry in entries:
-                decision = decide(entry, now, self.has_worker)
+                decision = decide(entry, now, lambda queue: queue in staffed or self.has_worker(queue))
                 if decision.job is not None:
                     call = (decision.queue, numbers[decision.queue], [decision.job], [self.ports.new_id()])
                     (verdict,), changes = await self.admit(connection, [call])
