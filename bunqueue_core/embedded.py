@@ -4,7 +4,7 @@ This module keeps the one table that is global to a process on purpose: two brok
 are theirs, so whoever opens a path that is open already gets the broker that has it. The table belongs to the process that
 filled it; a forked child starts with an empty one, and the file stays the parent's.
 
-A broker of a file is closed with its last client. The broker in memory is kept until :func:`shutdown_manager`, because its jobs
+A broker of a storage is closed with its last client. The broker in memory is kept until :func:`shutdown_manager`, because its jobs
 would be gone with it.
 """
 
@@ -23,6 +23,7 @@ from bunqueue_core.model.errors import BunqueueError, ConfigurationError
 if TYPE_CHECKING:
     from bunqueue_core.broker.protocol import Broker
     from bunqueue_core.client.local import LocalVerbs
+    from bunqueue_core.plugins.drivers import StorageSettings
     from bunqueue_core.plugins.manager import PluginManager
 
 #: Where embedded brokers log; as clients do.
@@ -61,13 +62,19 @@ class EmbeddedBroker:
 
 
 class _Entry:
-    """An open broker and the number of its clients."""
+    """An open broker, what it was opened with and the number of its clients."""
 
-    def __init__(self, key: str, broker: Broker, verbs: LocalVerbs) -> None:
+    def __init__(self, key: str, storage: StorageSettings, broker: Broker, verbs: LocalVerbs) -> None:
         self.key = key
+        self.storage = storage
         self.broker = broker
         self.verbs = verbs
         self.clients = 0
+
+    @property
+    def kept(self) -> bool:
+        """Whether it stays open without clients, because closing it would lose its jobs."""
+        return not self.broker.capabilities.persistent
 
 
 class BrokerRegistry:
@@ -95,25 +102,43 @@ class BrokerRegistry:
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._entries: dict[str, _Entry] = {}
+        self._opened = 0  #: brokers so far
 
-    def acquire(self, data_path: str | None) -> EmbeddedBroker:
-        """Give a hold on the broker of ``data_path``, opening it if it is not open.
+    def acquire(
+        self, data_path: str | None, storage: StorageSettings | Mapping[str, Any] | None = None
+    ) -> EmbeddedBroker:
+        """Give a hold on the broker of a storage, opening it if it is not open.
 
         Args:
             data_path: the database file, ``:memory:``, or None: the environment's, else the one that is open already, else memory.
+            storage: the section ``storage`` of a configuration in place of a path: any driver that can be embedded.
 
         Raises:
-            ConfigurationError: the storage driver is not installed, or the path cannot be used.
+            ConfigurationError: the storage driver is not installed, its settings are wrong, or the storage is open with others.
             ValueError: no path was given and several databases are open.
         """
         if self._pid != os.getpid():
             # Forked: the parent's brokers are the parent's. Their locks may even be held by threads that are not here.
             self._start_afresh()
         with self._lock:
-            key = self._key(data_path)
-            entry = self._entries.get(key)
-            if entry is None:
-                entry = self._entries[key] = self._open(key)
+            if storage is None:
+                key = self._key(data_path)
+                entry = self._entries.get(key)
+                if entry is None:
+                    name = "memory" if key == MEMORY else FILE_DRIVER
+                    model = self._plugin_manager().driver(name).settings
+                    entry = self._open(key, model.model_validate({} if key == MEMORY else {"data_path": key}))
+            else:
+                settings = self._read(storage)
+                key = self._storage_key(settings)
+                entry = self._entries.get(key)
+                if entry is None:
+                    entry = self._open(key, settings)
+                elif entry.storage != settings:
+                    raise ConfigurationError(
+                        f'storage: the same storage (driver "{settings.driver}") is open in this process with other settings; '
+                        "give all its clients the same ones"
+                    )
             entry.clients += 1
             return EmbeddedBroker(entry, self)
 
@@ -123,7 +148,7 @@ class BrokerRegistry:
             return
         with self._lock:
             entry.clients -= 1
-            if entry.key == MEMORY or self._entries.get(entry.key) is not entry:
+            if entry.kept or self._entries.get(entry.key) is not entry:
                 return
             if entry.clients > 0:
                 _flush(entry.broker)
@@ -162,7 +187,34 @@ class BrokerRegistry:
             raise ValueError("data_path is required: several embedded databases are open in this process")
         return next(iter(self._entries))
 
-    def _open(self, key: str) -> _Entry:
+    def _plugin_manager(self) -> PluginManager:
+        if self._plugins is None:
+            self._plugins = self._make_plugins()
+            self._at_first()
+        return self._plugins
+
+    def _read(self, storage: StorageSettings | Mapping[str, Any]) -> StorageSettings:
+        """Check settings with the installed drivers, as the same section of a configuration file is."""
+        from bunqueue_core.config.resolution import resolve
+
+        return resolve(self._plugin_manager(), file={"storage": storage}).require().storage
+
+    def _storage_key(self, settings: StorageSettings) -> str:
+        from bunqueue_core.plugins.drivers import JournalDriver
+
+        driver = self._plugin_manager().driver(settings.driver)
+        identity = driver.identity(settings) if isinstance(driver, JournalDriver) else None
+        if settings.driver == "memory":
+            return MEMORY
+        if settings.driver == FILE_DRIVER and identity is not None:
+            return os.path.realpath(identity)  # the same as of a client that only names the path
+        if identity is not None:
+            return f"{settings.driver}:{identity}"
+        # The driver cannot tell storages apart: clients with the same settings share one.
+        same = (key for key, entry in self._entries.items() if entry.storage == settings)
+        return next(same, f"{settings.driver}#{self._opened}")
+
+    def _open(self, key: str, storage: StorageSettings) -> _Entry:
         # Imported here: a program that only talks to a server needs neither plugins nor an engine.
         from bunqueue_core import __version__
         from bunqueue_core.broker.workers import WorkerRegistry
@@ -175,14 +227,8 @@ class BrokerRegistry:
         from bunqueue_core.scheduling.repeat import Repeats
         from bunqueue_core.storage.opening import open_broker as make_broker
 
-        if self._plugins is None:
-            self._plugins = self._make_plugins()
-            self._at_first()
-        plugins = self._plugins
+        plugins = self._plugin_manager()
         ports = Ports()
-        name = "memory" if key == MEMORY else FILE_DRIVER
-        settings = plugins.driver(name).settings
-        storage = settings.model_validate({} if key == MEMORY else {"data_path": key})
         broker = make_broker(storage, plugins, ports=ports, role="embedded", log=_log)
         broker.start().result()
         services = Services(
@@ -194,7 +240,10 @@ class BrokerRegistry:
             version=__version__,
         )
         broker.has_worker = services.workers.has_active
-        return _Entry(key, broker, LocalVerbs(broker, services, COMMANDS, plugins.strategies))
+        entry = _Entry(key, storage, broker, LocalVerbs(broker, services, COMMANDS, plugins.strategies))
+        self._entries[key] = entry
+        self._opened += 1
+        return entry
 
 
 def _flush(broker: Broker) -> None:
@@ -224,14 +273,16 @@ def _close_at_exit() -> None:
 _registry: Final = BrokerRegistry(_installed_plugins, os.environ, lambda: atexit.register(_close_at_exit))
 
 
-def open_broker(data_path: str | None) -> EmbeddedBroker:
-    """Give a hold on the broker of ``data_path``; see :meth:`BrokerRegistry.acquire`."""
-    return _registry.acquire(data_path)
+def open_broker(data_path: str | None, storage: StorageSettings | Mapping[str, Any] | None = None) -> EmbeddedBroker:
+    """Give a hold on the broker of a storage; see :meth:`BrokerRegistry.acquire`."""
+    return _registry.acquire(data_path, storage)
 
 
-async def aopen_broker(data_path: str | None) -> EmbeddedBroker:
+async def aopen_broker(
+    data_path: str | None, storage: StorageSettings | Mapping[str, Any] | None = None
+) -> EmbeddedBroker:
     """:func:`open_broker` beside an event loop: opening reads the whole database."""
-    return await asyncio.to_thread(open_broker, data_path)
+    return await asyncio.to_thread(open_broker, data_path, storage)
 
 
 def shutdown_manager() -> None:

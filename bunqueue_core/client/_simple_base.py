@@ -25,7 +25,7 @@ FEATURES: Final[Mapping[str, Mapping[str, Any]]] = {
 }
 
 #: Options that are the queue's and the worker's.
-CONNECTION: Final = ("host", "port", "token", "tls", "connection", "embedded", "data_path", "prefix_key")
+CONNECTION: Final = ("host", "port", "token", "tls", "connection", "embedded", "data_path", "storage", "prefix_key")
 QUEUE: Final = ("default_job_options",)
 WORKER: Final = (
     "concurrency",

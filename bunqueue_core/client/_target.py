@@ -5,9 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from bunqueue_core.client._session import TelemetryHandler, TlsOption
+
+if TYPE_CHECKING:
+    from bunqueue_core.plugins.drivers import StorageSettings
+
+#: What an embedded client may be given as its storage: what the section ``storage`` of a configuration holds.
+StorageOption: TypeAlias = "StorageSettings | Mapping[str, Any] | None"
 
 #: ``1`` makes clients embedded that do not say.
 EMBEDDED_VARIABLE: Final = "BUNQUEUE_EMBEDDED"
@@ -33,6 +39,7 @@ class Target:
     """Attributes:
     embedded: the broker runs in this process.
     data_path: its database file, None for the default; only when embedded.
+    storage: its storage, in place of a path; only when embedded.
     connection: a connection that is shared with others, and left open.
     arguments: arguments of the connection to make, when there is none to share.
     """
@@ -41,6 +48,7 @@ class Target:
     data_path: str | None
     connection: Any
     arguments: dict[str, Any]
+    storage: StorageOption = None
 
 
 def find_target(
@@ -54,12 +62,19 @@ def find_target(
     on_telemetry: TelemetryHandler | None,
     embedded: bool | None,
     data_path: str | os.PathLike[str] | None,
+    storage: StorageOption = None,
 ) -> Target:
     """Decide where a client's jobs are.
 
     Raises:
         ValueError: the arguments contradict each other, or a connection's mapping has an unknown key.
     """
+    if storage is not None:
+        if data_path is not None:
+            raise ValueError("give either data_path or storage, not both")
+        if embedded is False:
+            raise ValueError("storage is for embedded clients only")
+        embedded = True
     if connection is not None and (embedded or data_path is not None):
         raise ValueError("a client is either embedded or has a connection, not both")
     if data_path is not None:
@@ -73,7 +88,7 @@ def find_target(
     if embedded is None:
         embedded = connection is None and os.environ.get(EMBEDDED_VARIABLE) == "1"
     if embedded:
-        return Target(True, None if data_path is None else os.fspath(data_path), None, {})
+        return Target(True, None if data_path is None else os.fspath(data_path), None, {}, storage)
     arguments: dict[str, Any] = {
         "host": host,
         "port": port,

@@ -57,7 +57,7 @@ class Endpoint:
             if self._closed:
                 raise ConnectionClosedError("connection closed by client")
             if self._broker is None:
-                self._broker = await aopen_broker(self._target.data_path)
+                self._broker = await aopen_broker(self._target.data_path, self._target.storage)
                 self.verbs = self._broker.verbs
             return self._broker.verbs
 

@@ -12,7 +12,7 @@ from bunqueue_core.client import _job_reads
 from bunqueue_core.client._acompat import settled
 from bunqueue_core.client._flow_plan import FlowPlan, PlannedJob, created_records
 from bunqueue_core.client._session import TelemetryHandler, TlsOption
-from bunqueue_core.client._target import find_target
+from bunqueue_core.client._target import StorageOption, find_target
 from bunqueue_core.client._verbs import Verbs
 from bunqueue_core.client.connection import Connection
 from bunqueue_core.client.endpoint import Endpoint
@@ -51,6 +51,7 @@ class FlowProducer:
         on_telemetry: called with events of the connection.
         embedded: True for queues of this process; see :class:`Queue`.
         data_path: the database file of embedded queues.
+        storage: their storage in place of a path; see :class:`Queue`.
         prefix_key: goes before the names of queues.
     """
 
@@ -65,6 +66,7 @@ class FlowProducer:
         *,
         embedded: bool | None = None,
         data_path: str | os.PathLike[str] | None = None,
+        storage: StorageOption = None,
         prefix_key: str = "",
     ) -> None:
         self._prefix_key = prefix_key
@@ -79,6 +81,7 @@ class FlowProducer:
                 on_telemetry=on_telemetry,
                 embedded=embedded,
                 data_path=data_path,
+                storage=storage,
             )
         )
 

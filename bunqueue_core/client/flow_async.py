@@ -11,7 +11,7 @@ from bunqueue_core.client import _job_reads
 from bunqueue_core.client._acompat import asettled
 from bunqueue_core.client._flow_plan import FlowPlan, PlannedJob, created_records
 from bunqueue_core.client._session import TelemetryHandler, TlsOption
-from bunqueue_core.client._target import find_target
+from bunqueue_core.client._target import StorageOption, find_target
 from bunqueue_core.client._verbs import Verbs
 from bunqueue_core.client.connection_async import Connection
 from bunqueue_core.client.endpoint_async import Endpoint
@@ -50,6 +50,7 @@ class FlowProducer:
         on_telemetry: called with events of the connection.
         embedded: True for queues of this process; see :class:`Queue`.
         data_path: the database file of embedded queues.
+        storage: their storage in place of a path; see :class:`Queue`.
         prefix_key: goes before the names of queues.
     """
 
@@ -64,6 +65,7 @@ class FlowProducer:
         *,
         embedded: bool | None = None,
         data_path: str | os.PathLike[str] | None = None,
+        storage: StorageOption = None,
         prefix_key: str = "",
     ) -> None:
         self._prefix_key = prefix_key
@@ -78,6 +80,7 @@ class FlowProducer:
                 on_telemetry=on_telemetry,
                 embedded=embedded,
                 data_path=data_path,
+                storage=storage,
             )
         )
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, Unpack
 
 from bunqueue_core.client._acompat import asettled
 from bunqueue_core.client._session import TelemetryHandler, TlsOption
-from bunqueue_core.client._target import find_target, queue_key
+from bunqueue_core.client._target import StorageOption, find_target, queue_key
 from bunqueue_core.client.connection_async import Connection
 from bunqueue_core.client.endpoint_async import Endpoint
 from bunqueue_core.client.job_async import Job
+from bunqueue_core.client.job_options import AnyJobOptions
 from bunqueue_core.client.queue_admin_async import QueueAdmin
 from bunqueue_core.client.queue_control_async import QueueControl
 from bunqueue_core.client.queue_query_async import QueueQueries
@@ -40,6 +41,9 @@ class Queue(QueueQueries, QueueControl, QueueAdmin, QueueSchedules):
             has ``BUNQUEUE_EMBEDDED=1``.
         data_path: the database file of an embedded queue; by default the environment's (``BUNQUEUE_DATA_PATH``,
             ``BQ_DATA_PATH``, ``DATA_PATH``, ``SQLITE_PATH``), else the database that is open already, else memory.
+        storage: the storage of an embedded queue in place of a path: what the section ``storage`` of a configuration holds, be it
+            ``{"driver": "...", ...}`` or a driver's settings. Any installed driver that can be embedded will do; clients that name
+            the same storage share it.
         default_job_options: options of every job, unless the call gives its own.
 
     Raises:
@@ -60,7 +64,8 @@ class Queue(QueueQueries, QueueControl, QueueAdmin, QueueSchedules):
         *,
         embedded: bool | None = None,
         data_path: str | os.PathLike[str] | None = None,
-        default_job_options: Mapping[str, Any] | None = None,
+        storage: StorageOption = None,
+        default_job_options: AnyJobOptions | Mapping[str, Any] | None = None,
     ) -> None:
         self.queue_key = check_queue_name(queue_key(prefix_key, name))
         #: The same as :attr:`queue_key`.
@@ -80,6 +85,7 @@ class Queue(QueueQueries, QueueControl, QueueAdmin, QueueSchedules):
                 on_telemetry=on_telemetry,
                 embedded=embedded,
                 data_path=data_path,
+                storage=storage,
             )
         )
 
@@ -95,7 +101,7 @@ class Queue(QueueQueries, QueueControl, QueueAdmin, QueueSchedules):
 
     # -- produce ------------------------------------------------------------------------------------------------------
 
-    async def add(self, name: str, data: Any = None, **options: Any) -> Job:
+    async def add(self, name: str, data: Any = None, **options: Unpack[AnyJobOptions]) -> Job:
         """Add a job.
 
         Args:
@@ -109,7 +115,7 @@ class Queue(QueueQueries, QueueControl, QueueAdmin, QueueSchedules):
                 ``remove_on_fail``, ``repeat``, ``stack_trace_limit`` (10), ``keep_logs``, ``size_limit``, ``timestamp``, and
                 the policies ``fail_parent_on_failure``, ``remove_dependency_on_failure``, ``continue_parent_on_failure`` and
                 ``ignore_dependency_on_failure`` of children.
-                Durations in ms, or a ``timedelta``.
+                Durations in ms, or a ``timedelta``. :class:`~bunqueue_core.client.job_options.JobOptions` has their types.
 
         Returns:
             The job, with its id. Where a job of the same ``job_id`` or unique key exists already, its id.

@@ -10,7 +10,7 @@ from typing import Any
 from bunqueue_core.client._acompat import AEvent, AInbox, acan_spawn, asettled, aspawn
 from bunqueue_core.client._events import Emitter
 from bunqueue_core.client._session import ConnectionOptions, TelemetryHandler, TlsOption
-from bunqueue_core.client._target import Target, find_target, queue_key
+from bunqueue_core.client._target import StorageOption, Target, find_target, queue_key
 from bunqueue_core.client._transport_asyncio import AsyncioTransport
 from bunqueue_core.client._verbs import Verbs
 from bunqueue_core.client.connection_async import Connection
@@ -58,6 +58,7 @@ class QueueEvents(Emitter):
         on_telemetry: called with events of the connection.
         embedded: True for a queue of this process; see :class:`Queue`.
         data_path: the database file of an embedded queue.
+        storage: its storage in place of a path; see :class:`Queue`.
         autorun: listen at once. Without a running event loop an asynchronous one begins with :meth:`wait_until_ready`.
     """
 
@@ -74,6 +75,7 @@ class QueueEvents(Emitter):
         *,
         embedded: bool | None = None,
         data_path: str | os.PathLike[str] | None = None,
+        storage: StorageOption = None,
         autorun: bool = True,
     ) -> None:
         target = find_target(
@@ -86,6 +88,7 @@ class QueueEvents(Emitter):
             on_telemetry=on_telemetry,
             embedded=embedded,
             data_path=data_path,
+            storage=storage,
         )
         self._prepare(target, check_queue_name(queue_key(prefix_key, name)), name)
         if autorun and acan_spawn():
@@ -209,7 +212,7 @@ class QueueEvents(Emitter):
             failures += 1
 
     async def _listen_here(self) -> None:
-        self._broker = await aopen_broker(self._target.data_path)
+        self._broker = await aopen_broker(self._target.data_path, self._target.storage)
         inbox: AInbox[dict[str, Any] | None] = AInbox()
         self._inbox = inbox
         unsubscribe = self._broker.verbs.subscribe(self.queue_key, inbox.put)

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, Unpack
 
 from bunqueue_core.client._acompat import AEvent, acan_spawn, afinished, aspawn
 from bunqueue_core.client._cancel_signal import CancelSignal, ProcessorContext
@@ -24,6 +24,7 @@ from bunqueue_core.client._simple_base import (
     trigger_rule,
 )
 from bunqueue_core.client.job_async import Job
+from bunqueue_core.client.job_options import AnyJobOptions
 from bunqueue_core.client.queue_async import Queue
 from bunqueue_core.client.worker_async import Worker
 from bunqueue_core.model.errors import BunqueueError, DelayedError, RateLimitError, UnrecoverableError
@@ -54,7 +55,8 @@ class Bunqueue:
             - ``routes``: ``{job name: function}``;
             - ``batch``: ``{"size", "timeout": 5000, "processor": function of a list of jobs that returns a list of results}``;
 
-            where the jobs are: ``host``, ``port``, ``token``, ``tls``, ``connection``, ``embedded``, ``data_path``, ``prefix_key``;
+            where the jobs are: ``host``, ``port``, ``token``, ``tls``, ``connection``, ``embedded``, ``data_path``,
+            ``storage``, ``prefix_key``;
             for the queue: ``default_job_options``;
             for the worker: ``concurrency``, ``batch_size``, ``poll_timeout_ms``, ``heartbeat_interval_s``, ``autorun``,
             ``remove_on_complete``, ``remove_on_fail``, ``rate_limit`` (``{"max", "duration", "group_key"}``);
@@ -360,7 +362,7 @@ class Bunqueue:
 
     # -- the queue ----------------------------------------------------------------------------------------------------
 
-    async def add(self, name: str, data: Any = None, **options: Any) -> Job:
+    async def add(self, name: str, data: Any = None, **options: Unpack[AnyJobOptions]) -> Job:
         """Add a job; see :meth:`Queue.add`."""
         merged = merged_options(name, data, options, self._deduplication, self._debounce)
         return await self.queue.add(name, data, **merged)

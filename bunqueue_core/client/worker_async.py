@@ -12,7 +12,7 @@ from bunqueue_core.client._acompat import AInbox, acan_spawn, asettled
 from bunqueue_core.client._events import LOGGER
 from bunqueue_core.client._session import TelemetryHandler, TlsOption
 from bunqueue_core.client._stop_signals import EXIT_CODE_BASE, StopSignals
-from bunqueue_core.client._target import find_target, queue_key
+from bunqueue_core.client._target import StorageOption, find_target, queue_key
 from bunqueue_core.client._worker_options import WorkerOptions
 from bunqueue_core.client.connection_async import Connection
 from bunqueue_core.client.job_async import Job
@@ -57,6 +57,7 @@ class Worker(WorkerLoop):
         on_telemetry: called with events of the connection.
         embedded: True for a queue of this process; see :class:`Queue`.
         data_path: the database file of an embedded queue.
+        storage: its storage in place of a path; see :class:`Queue`.
         connection: a connection to share, or a mapping of its arguments.
         command_timeout: seconds that a command may take.
         prefix_key: goes before the name of the queue.
@@ -99,6 +100,7 @@ class Worker(WorkerLoop):
         on_telemetry: TelemetryHandler | None = None,
         embedded: bool | None = None,
         data_path: str | os.PathLike[str] | None = None,
+        storage: StorageOption = None,
         connection: Connection | Mapping[str, Any] | None = None,
         command_timeout: float | None = 10.0,
         prefix_key: str = "",
@@ -137,6 +139,7 @@ class Worker(WorkerLoop):
             on_telemetry=on_telemetry,
             embedded=embedded,
             data_path=data_path,
+            storage=storage,
         )
         super().__init__(target, key, processor, concurrency, options, limiter, batch, name)
         #: The queue's name without the prefix.

@@ -97,3 +97,19 @@ def test_a_full_file_says_so(project: Project, tmp_path: Path) -> None:
     )
 
     assert project.run("-c", code, directory=tmp_path).stdout == "True ['small']\n"
+
+
+def test_embedded_clients_keep_their_jobs_in_it(project: Project, tmp_path: Path) -> None:
+    code = (
+        "from bunqueue_core import Queue, Worker\n"
+        "storage = {'driver': 'lmdb', 'file': 'jobs.lmdb'}\n"
+        "with Queue('q', storage=storage) as queue:\n"
+        "    queue.add('job', {'n': 1})\n"
+        "with Queue('q', storage=storage) as queue, Worker('q', lambda job: job.data['n'] + 1, storage=storage):\n"
+        "    job = queue.get_jobs()[0]\n"
+        "    print(job.wait_until_finished(ttl_ms=20_000))\n"
+    )
+
+    result = project.run("-c", code, directory=tmp_path)
+
+    assert result.stdout == "2\n", result.stderr
