@@ -56,16 +56,24 @@ class Columns:
         self.gated: list[bool] = []
 
     def add(
-        self, spec: JobSpec, id: str, key: str, codec: OptionsCodec, *, flags: int = 0, gated: bool = False
+        self,
+        spec: JobSpec,
+        id: str,
+        key: str,
+        codec: OptionsCodec,
+        *,
+        flags: int = 0,
+        gated: bool = False,
+        delay: int | None = None,
     ) -> None:
-        """Append a job; its queue's number is the caller's to set."""
+        """Append a job; its queue's number is the caller's to set. ``delay`` (ms) takes the place of the job's own."""
         options = spec.options
         self.keys.append(key)
         self.names.append(None if spec.name == "default" else escape(spec.name))
         self.data.append(spec.data)
         self.priorities.append(spec.priority)
         self.created_at.append(spec.timestamp)
-        self.delay.append(spec.delay)
+        self.delay.append(spec.delay if delay is None else delay)
         self.unique_keys.append(None if spec.unique_key is None else to_key(spec.unique_key))
         self.parent_ids.append(None if spec.parent_id is None else to_key(spec.parent_id))
         self.extra.append(pack_extra(spec, id, key))
@@ -153,10 +161,13 @@ class Push:
             self.ids.append(id)
             if not self.special:
                 add(spec, id, key, codec)
-            if spec.delay <= 0 or spec.timestamp is not None:
+            delay = spec.delay
+            if spec.options.debounce_id is not None:
+                delay = max(delay, spec.options.debounce_ttl_ms or 0)
+            if delay <= 0 or spec.timestamp is not None:
                 self.ready += 1
-            elif self.delayed_ms is None or spec.delay < self.delayed_ms:
-                self.delayed_ms = spec.delay
+            elif self.delayed_ms is None or delay < self.delayed_ms:
+                self.delayed_ms = delay
 
     @property
     def backdated(self) -> bool:
@@ -172,4 +183,5 @@ def needs_decision(spec: JobSpec) -> bool:
         or spec.parent_queue is not None
         or spec.group_max_size is not None
         or spec.options.repeat is not None
+        or spec.options.debounce_id is not None
     )

@@ -11,7 +11,8 @@ from bunqueue_core.model.job import Job, Location
 from bunqueue_core.model.payload import Packed
 from bunqueue_core.model.requests import DlqConfig
 from bunqueue_postgres import arrays
-from bunqueue_postgres.keys import to_key
+from bunqueue_postgres.keys import escape, to_key
+from bunqueue_postgres.planning import KeyOwner, new_owner
 from bunqueue_postgres.records import (
     AWAITED,
     WAITING,
@@ -60,9 +61,10 @@ class Changes:
         self._completions: list[tuple[Record, bytes | None, bool]] = []
         self._bounds: dict[int, int] = {}
         self._freed: list[tuple[int, str, str]] = []
-        self._claimed: list[tuple[int, str, str, int | None]] = []
+        self._claimed: list[tuple[int, str, KeyOwner]] = []
         self._dropped: list[tuple[str, str | None]] = []
         self._data: dict[str, bytes | None] = {}
+        self._names: dict[str, str] = {}
         self._survived: list[tuple[str, str, str, str, bytes]] = []
         self._reopened: list[str] = []
         self._retied: dict[str, Record] = {}
@@ -90,6 +92,19 @@ class Changes:
         keys, extras = self._notices[0].setdefault((queue_id, type), ([], []))
         keys.append(key)
         extras.append(None)
+
+    def notice_blocked(self, queue_id: int, waiter: str, blocker: Record | str) -> None:
+        """Announce that a job waits for one that cannot complete by itself."""
+        ended = blocker if isinstance(blocker, Record) else self._ended(blocker)
+        if not self._notices:
+            self._notices.append({})
+        keys, extras = self._notices[-1].setdefault((queue_id, "blocked"), ([], []))
+        keys.append(waiter)
+        extras.append({"data": {"blockedBy": [ended.job.id]}})
+
+    def _ended(self, key: str) -> Record:
+        row = self._rows.get(key)
+        return self._erased[key] if row is None else row.record
 
     def add(self, record: Record, outcome: Outcome, dlq: DlqConfig | None = None) -> None:
         """Write what ``outcome`` says of the record's job."""
@@ -155,6 +170,11 @@ class Changes:
         record.job.data = data
         self._data[record.key] = data
 
+    def set_name(self, record: Record, name: str) -> None:
+        """Replace the name."""
+        record.job.name = name
+        self._names[record.key] = name
+
     def retie(self, record: Record) -> None:
         """Write the job's relations; its state stays."""
         self._retied[record.key] = record
@@ -176,16 +196,19 @@ class Changes:
     def _release_key(self, record: Record, *, finally_: bool) -> None:
         """Free the job's deduplication key, unless its scope reaches further."""
         job = record.job
-        kept = ("window",) if finally_ else ("unfinished", "window")
-        if job.unique_key is not None and job.options.dedup_scope not in kept:
+        if finally_:
+            # A window without an end would never be one.
+            kept = job.options.dedup_scope == "window" and job.options.dedup_ttl_ms is not None
+        else:
+            kept = job.options.dedup_scope in ("unfinished", "window")
+        if job.unique_key is not None and not kept:
             self._freed.append((record.queue_id, to_key(job.unique_key), record.key))
 
     def _claim_key(self, record: Record) -> None:
         job = record.job
-        if job.unique_key is not None:
-            ttl = job.options.dedup_ttl_ms
-            expires_at = None if ttl is None else self.now + ttl
-            self._claimed.append((record.queue_id, to_key(job.unique_key), record.key, expires_at))
+        if job.unique_key is not None and not record.key_windowed:
+            owner = new_owner(record.key, job.options, self.now)
+            self._claimed.append((record.queue_id, to_key(job.unique_key), owner))
 
     # -- what it came to ----------------------------------------------------------------------------------------------
 
@@ -208,6 +231,22 @@ class Changes:
     def awaited_completions(self) -> list[str]:
         """Keys of completed jobs for which others may wait."""
         return [record.key for record in self.completed if record.flags & AWAITED]
+
+    @property
+    def awaited_ends(self) -> list[str]:
+        """Keys of jobs for which others may wait and that have ended without completing."""
+        dead = [row.record for row in self._rows.values() if row.dead is not None]
+        return [record.key for record in (*dead, *self._erased.values()) if record.flags & AWAITED]
+
+    def still_waits(self, waiter: str, dependency: str) -> bool:
+        """Whether these changes leave a gated job waiting for another one."""
+        row = self._rows.get(waiter)
+        return (
+            waiter not in self._erased
+            and (row is None or row.record.job.location == Location.GATED)
+            and (waiter, None) not in self._dropped
+            and (waiter, dependency) not in self._dropped
+        )
 
     # -- writing ------------------------------------------------------------------------------------------------------
 
@@ -237,10 +276,15 @@ class Changes:
             if self._erased:
                 await execute(queries.erase, (number, arrays.texts(list(self._erased))))
             if self._claimed:
-                queue_ids, keys, owners, expiries = zip(*self._claimed, strict=True)
                 await execute(
                     queries.claim_keys,
-                    (arrays.int4s(queue_ids), arrays.texts(keys), arrays.texts(owners), arrays.int8s(expiries)),
+                    (
+                        arrays.int4s([queue_id for queue_id, _, _ in self._claimed]),
+                        arrays.texts([key for _, key, _ in self._claimed]),
+                        arrays.texts([owner.job_key for _, _, owner in self._claimed]),
+                        arrays.int8s([owner.expires_at for _, _, owner in self._claimed]),
+                        arrays.bools([owner.windowed for _, _, owner in self._claimed]),
+                    ),
                 )
             if self._dropped:
                 jobs, dependencies = zip(*self._dropped, strict=True)
@@ -263,6 +307,8 @@ class Changes:
                 )
             for key, data in self._data.items():
                 await execute(queries.set_data, (number, key, data))
+            for key, name in self._names.items():
+                await execute(queries.set_name, (number, key, None if name == "default" else escape(name)))
             if self._forgotten:
                 await execute(queries.forget_child_failures, (number, arrays.texts(self._forgotten)))
             if self._survived:

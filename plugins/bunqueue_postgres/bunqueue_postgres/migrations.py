@@ -54,12 +54,7 @@ async def _follow_2(connection: AsyncConnection[Any], after: Place, rows: int) -
         options = codec.read(blob)
         if unique_key is not None and options.dedup_scope == "window" and options.dedup_ttl_ms is not None:
             windows.append((queue_id, unique_key, id))
-        if (
-            options.debounce_id is not None
-            and options.debounce_ttl_ms
-            and not attempts
-            and status in (Location.READY, Location.GATED)
-        ):
+        if options.debounce_id is not None and not attempts and status in (Location.READY, Location.GATED):
             # The last one counts, as it would have when they were added: keys of jobs grow with time.
             debounced[queue_id, to_key(options.debounce_id)] = id
     if windows:

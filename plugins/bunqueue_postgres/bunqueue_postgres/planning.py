@@ -1,4 +1,4 @@
-"""Admissions that need decisions: deduplication, dependencies, links to parents, group capacity, whole flows.
+"""Admissions that need decisions: deduplication, debounce, dependencies, links to parents, group capacity, whole flows.
 
 Everything that a decision depends on is locked before: names (deduplication keys, groups) by advisory locks, jobs by their rows.
 Calls are planned one after the other on one common plan, so that each sees what those before it decided; a refused call leaves
@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from bunqueue_core.model.errors import CommandError, Conflict, NotFound
-from bunqueue_core.model.job import JobSpec, Location
+from bunqueue_core.model.job import JobOptions, JobSpec, Location
 from bunqueue_postgres.admission import Columns
-from bunqueue_postgres.keys import to_key, unescape
+from bunqueue_postgres.keys import escape, to_key, unescape
 from bunqueue_postgres.records import AWAITED, FREED_BY_CLAIM, KEYED, REPEATS, WAITING, OptionsCodec, Record
 
 _LIVE: Final = (Location.READY, Location.GATED, Location.PARKED, Location.ACTIVE)
@@ -27,10 +27,11 @@ PushOutcome = Literal["created", "found", "replaced"]
 
 @dataclass(slots=True)
 class KeyOwner:
-    """A deduplication key's owner; ``expires_at`` in epoch ms."""
+    """A deduplication key's owner; ``expires_at`` in epoch ms. A ``windowed`` key stays until then, whatever its owner does."""
 
     job_key: str
     expires_at: int | None
+    windowed: bool
 
 
 @dataclass(slots=True)
@@ -43,6 +44,7 @@ class Facts:
     awaited: frozenset[str]  #: jobs that live jobs wait, or waited, for
     owners: dict[tuple[int, str], KeyOwner]
     sizes: dict[tuple[int, str], int]
+    debounced: dict[tuple[int, str], str]  #: by (queue number, key of the debounce id)
 
     def completed(self, key: str) -> bool:
         """Whether the job has completed."""
@@ -53,15 +55,32 @@ class Facts:
 class Planned:
     """A job to be admitted."""
 
-    __slots__ = ("flags", "gated", "id", "key", "queue", "queue_id", "spec", "unique")
+    __slots__ = (
+        "data",
+        "debounce",
+        "delay",
+        "flags",
+        "gated",
+        "id",
+        "key",
+        "name",
+        "queue",
+        "queue_id",
+        "spec",
+        "unique",
+    )
 
     def __init__(self, spec: JobSpec, id: str, key: str, queue: str, queue_id: int) -> None:
         self.spec = spec
+        self.name = spec.name
+        self.data = spec.data
         self.id = id
         self.key = key
         self.queue = queue
         self.queue_id = queue_id
         self.unique: str | None = None if spec.unique_key is None else to_key(spec.unique_key)
+        self.debounce = None if spec.options.debounce_id is None else to_key(spec.options.debounce_id)
+        self.delay = spec.delay
         self.gated = False
         self.flags = REPEATS if spec.options.repeat is not None else 0
         if self.unique is not None:
@@ -74,12 +93,15 @@ class Plan:
 
     jobs: dict[str, Planned] = field(default_factory=dict)  #: by key, in order of admission
     edges: dict[tuple[str, str], bool] = field(default_factory=dict)  #: (dependency, job) → met
-    keys: dict[tuple[int, str], tuple[str, int | None]] = field(default_factory=dict)  #: new owners and their expiry
-    extended: dict[tuple[int, str], tuple[str, int]] = field(default_factory=dict)
+    keys: dict[tuple[int, str], KeyOwner] = field(default_factory=dict)  #: new owners
+    extended: dict[tuple[int, str], KeyOwner] = field(default_factory=dict)
     removed: set[str] = field(default_factory=set)  #: owners that are replaced
     sizes: dict[tuple[int, str], int] = field(default_factory=dict)
     duplicated: list[tuple[int, str]] = field(default_factory=list)  #: (queue number, owner)
     links: list[tuple[str, str]] = field(default_factory=list)  #: (parent, child)
+    debounced: dict[tuple[int, str], str] = field(default_factory=dict)  #: planned jobs by (queue number, debounce key)
+    #: by the key of a debounced job that is there: what it becomes, and when it runs (epoch ms)
+    updates: dict[str, tuple[JobSpec, int]] = field(default_factory=dict)
 
     def copy(self) -> Plan:
         """A plan that can be given up without touching this one."""
@@ -92,7 +114,47 @@ class Plan:
             dict(self.sizes),
             list(self.duplicated),
             list(self.links),
+            dict(self.debounced),
+            dict(self.updates),
         )
+
+
+def new_owner(key: str, options: JobOptions, now: int) -> KeyOwner:
+    """A job that becomes the owner of its deduplication key at ``now`` (epoch ms)."""
+    ttl = options.dedup_ttl_ms
+    return KeyOwner(key, None if ttl is None else now + ttl, ttl is not None and options.dedup_scope == "window")
+
+
+def _is_debounced(spec: JobSpec) -> bool:
+    """Whether the job waits for more of its kind before it runs."""
+    return spec.options.debounce_id is not None and bool(spec.options.debounce_ttl_ms)
+
+
+def _debounced_run(spec: JobSpec, first_at: int, now: int) -> int:
+    """When a debounced job runs if nothing more comes: its time from ``now``, but not later than its longest wait allows.
+
+    Args:
+        spec: the newest of its kind.
+        first_at: when the first was added (epoch ms).
+        now: epoch ms.
+    """
+    run_at = now + (spec.options.debounce_ttl_ms or 0)
+    if spec.options.debounce_max_wait_ms is not None:
+        run_at = min(run_at, first_at + spec.options.debounce_max_wait_ms)
+    return max(run_at, now)
+
+
+def _takes_over(record: Record, planned: Planned) -> bool:
+    """Whether a job waits, was never tried, belongs to no flow, and so takes over what comes under its debounce id."""
+    job = record.job
+    return (
+        record.queue_id == planned.queue_id
+        and job.location in (Location.READY, Location.GATED)
+        and not job.attempts
+        and job.options.debounce_id == planned.spec.options.debounce_id
+        and job.parent_id is None
+        and not job.children_ids
+    )
 
 
 class Planner:
@@ -101,6 +163,8 @@ class Planner:
     def __init__(self, facts: Facts) -> None:
         self.facts = facts
         self.plan = Plan()
+        #: keys whose time starts anew although the call that asked for it is refused, as its refusal says
+        self.postponed: dict[tuple[int, str], KeyOwner] = {}
 
     def push(
         self, queue: str, queue_id: int, specs: Iterable[JobSpec], ids: Iterable[str]
@@ -163,10 +227,7 @@ class Planner:
             self.plan.edges[to_key(dependency), planned.key] = False
         if spec.depends_on:
             planned.flags |= WAITING
-        self.plan.jobs[planned.key] = planned
-        if planned.unique is not None:
-            ttl = spec.options.dedup_ttl_ms
-            self.plan.keys[queue_id, planned.unique] = (planned.key, None if ttl is None else self.facts.now + ttl)
+        self._place(planned)
 
     def _known(self, key: str) -> bool:
         return key in self.plan.jobs or key in self.facts.records or key in self.facts.proofs
@@ -204,6 +265,11 @@ class Planner:
                 return id, "found"
             if key in facts.awaited and (existing is not None or key in facts.proofs):
                 raise Conflict(f"Custom ID {id} still has unresolved dependency consumers")
+        for dependency in spec.depends_on:
+            if to_key(dependency) in plan.removed and to_key(dependency) not in plan.jobs:
+                raise NotFound(f"Dependency job not found: {dependency}")
+        if spec.parent_queue is not None and to_key(spec.parent_id or "") in plan.removed:
+            raise NotFound(f"Parent job not found: {spec.parent_id}")
         outcome: PushOutcome = "created"
         planned = Planned(spec, id, key, queue, queue_id)
         replaced: str | None = None
@@ -214,6 +280,10 @@ class Planner:
             if owner is not None:
                 outcome = "replaced"
                 replaced = owner
+        if _is_debounced(spec) and outcome == "created":
+            waiting = self._debounce(planned)
+            if waiting is not None:
+                return waiting, "found"
         if spec.group_id is not None and spec.group_max_size is not None and outcome == "created":
             self._check_size(planned)
         unmet = False
@@ -228,10 +298,7 @@ class Planner:
             planned.flags |= WAITING
         if replaced is not None:
             self._replace(replaced)
-        plan.jobs[key] = planned
-        if planned.unique is not None:
-            ttl = spec.options.dedup_ttl_ms
-            plan.keys[queue_id, planned.unique] = (key, None if ttl is None else facts.now + ttl)
+        self._place(planned)
         if spec.group_id is not None and not unmet:
             group = (queue_id, spec.group_id)
             plan.sizes[group] = plan.sizes.get(group, 0) + 1
@@ -239,6 +306,40 @@ class Planner:
             assert spec.parent_id is not None
             plan.links.append((to_key(spec.parent_id), key))
         return id, outcome
+
+    def _place(self, planned: Planned) -> None:
+        """Put a job into the plan, with its keys and its time."""
+        spec, now = planned.spec, self.facts.now
+        self.plan.jobs[planned.key] = planned
+        if planned.unique is not None:
+            self.plan.keys[planned.queue_id, planned.unique] = new_owner(planned.key, spec.options, now)
+        if planned.debounce is not None:
+            self.plan.debounced[planned.queue_id, planned.debounce] = planned.key
+        if _is_debounced(spec):
+            created_at = now if spec.timestamp is None else spec.timestamp
+            planned.delay = max(planned.delay, _debounced_run(spec, now, now) - created_at)
+
+    def _debounce(self, planned: Planned) -> str | None:
+        """Let the job that waits under the same debounce id take over what ``planned`` says; gives it, or None if there is none."""
+        plan, facts, spec = self.plan, self.facts, planned.spec
+        assert planned.debounce is not None
+        name = (planned.queue_id, planned.debounce)
+        waiting = plan.jobs.get(plan.debounced.get(name, ""))
+        if waiting is not None:
+            # In place of it, lest a plan that this one was copied from change, too.
+            newer = Planned(waiting.spec, waiting.id, waiting.key, waiting.queue, waiting.queue_id)
+            newer.flags, newer.gated = waiting.flags, waiting.gated
+            newer.name, newer.data = spec.name, spec.data
+            created_at = facts.now if waiting.spec.timestamp is None else waiting.spec.timestamp
+            newer.delay = max(0, _debounced_run(spec, facts.now, facts.now) - created_at)
+            plan.jobs[waiting.key] = newer
+            return waiting.id
+        record = facts.records.get(facts.debounced.get(name, ""))
+        if record is None or record.key in plan.removed or not _takes_over(record, planned):
+            return None
+        plan.updates[record.key] = (spec, _debounced_run(spec, record.job.admitted_at, facts.now))
+        plan.duplicated.append((planned.queue_id, record.key))
+        return record.job.id
 
     def _replace(self, owner: str) -> None:
         """Remove the owner of a key, unless it is being processed: then it only loses the key."""
@@ -258,10 +359,10 @@ class Planner:
         name = (planned.queue_id, planned.unique)
         options = planned.spec.options
         entry: KeyOwner | None = None
-        if name in plan.keys and plan.keys[name][0] in plan.jobs:
-            owner = plan.keys[name][0]
+        if name in plan.keys and plan.keys[name].job_key in plan.jobs:
+            owner = plan.keys[name].job_key
             location: int | None = Location.GATED if plan.jobs[owner].gated else Location.READY
-            awaited = any(dependency == owner for dependency, _ in plan.edges)
+            awaited = False
         else:
             entry = facts.owners.get(name)
             if entry is None or (entry.expires_at is not None and entry.expires_at <= facts.now):
@@ -275,18 +376,30 @@ class Planner:
         if options.dedup_replace:
             if not live:
                 return None, False
-            if awaited or id in planned.spec.depends_on:
+            if (
+                awaited
+                or id in planned.spec.depends_on
+                or any(dependency == owner for dependency, _ in plan.edges)
+                or any(parent == owner for parent, _ in plan.links)
+                or (planned.spec.parent_queue is not None and id == planned.spec.parent_id)
+            ):
                 raise Conflict(f"Cannot replace deduplicated job {id} because live jobs depend on it")
             return owner, True
         if options.dedup_extend and options.dedup_ttl_ms:
+            anew = None
+            if entry is not None:
+                anew = KeyOwner(owner, facts.now + options.dedup_ttl_ms, entry.windowed)
             if location == Location.READY:
-                if entry is not None:
-                    plan.extended[name] = (owner, facts.now + options.dedup_ttl_ms)
+                if anew is not None:
+                    plan.extended[name] = anew
                 return owner, False
+            if anew is not None:
+                self.postponed[name] = anew
             raise Conflict("Duplicate unique_key (extended TTL)")
         if not live:
             # Only a window outlives its owner.
-            return (owner, False) if entry is not None and options.dedup_scope == "window" else (None, False)
+            window = entry is not None and (entry.windowed or options.dedup_scope == "window")
+            return (owner, False) if window else (None, False)
         plan.duplicated.append((planned.queue_id, owner))
         return owner, False
 
@@ -304,6 +417,10 @@ class Planner:
         columns = Columns()
         for planned in self.plan.jobs.values():
             flags = planned.flags | (AWAITED if planned.key in awaited else 0)
-            columns.add(planned.spec, planned.id, planned.key, codec, flags=flags, gated=planned.gated)
+            columns.add(
+                planned.spec, planned.id, planned.key, codec, flags=flags, gated=planned.gated, delay=planned.delay
+            )
+            columns.names[-1] = None if planned.name == "default" else escape(planned.name)
+            columns.data[-1] = planned.data
             columns.queue_ids.append(planned.queue_id)
         return columns

@@ -414,6 +414,7 @@ class Record:
         "job",
         "key",
         "key_owner",
+        "key_windowed",
         "lease_until",
         "owner",
         "queue_id",
@@ -460,6 +461,7 @@ class Record:
         self.was = job.location  #: where the row was when it was read
         self.awaited = False  #: live jobs wait, or waited, for it; read with a lock only
         self.key_owner: str | None = None  #: another job that owns its deduplication key; read with a lock only
+        self.key_windowed = False  #: its deduplication key is taken by another job's window; read with a lock only
 
     def state(self, now: int) -> JobState:
         """The public state at ``now`` (epoch ms, database clock)."""

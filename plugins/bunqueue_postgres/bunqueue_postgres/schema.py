@@ -111,14 +111,16 @@ async def _follow(connection: AsyncConnection[Any], version: int, rows: int) -> 
 
 async def _recorded(connection: AsyncConnection[Any]) -> tuple[int, bool]:
     """Version of the schema in the database, 0 if there is none; and whether rows have still to follow."""
+    # From the catalog's rows: what looks names up (to_regclass) may remember that there was nothing when another broker waited.
     cursor = await connection.execute(
-        "SELECT to_regclass('bunqueue.schema_versions') IS NOT NULL, to_regclass('bunqueue.schema_progress') IS NOT NULL",
+        "SELECT c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
+        "WHERE n.nspname = 'bunqueue' AND c.relname IN ('schema_versions', 'schema_progress')",
         prepare=False,
     )
-    row = await cursor.fetchone()
-    if row is None or not row[0]:
+    tables = {name for (name,) in await cursor.fetchall()}
+    if "schema_versions" not in tables:
         return 0, False
-    unfinished = "EXISTS (SELECT FROM bunqueue.schema_progress)" if row[1] else "false"
+    unfinished = "EXISTS (SELECT FROM bunqueue.schema_progress)" if "schema_progress" in tables else "false"
     cursor = await connection.execute(
         f"SELECT coalesce(max(version), 0), {unfinished} FROM bunqueue.schema_versions", prepare=False
     )

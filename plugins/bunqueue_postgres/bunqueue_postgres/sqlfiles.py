@@ -25,6 +25,7 @@ class Queries:
     add_metrics: bytes
     add_webhook: bytes
     beat: bytes
+    blockers: bytes
     child_failures: bytes
     child_results: bytes
     claim: bytes
@@ -40,6 +41,7 @@ class Queries:
     dead: bytes
     dead_due: bytes
     dead_surplus: bytes
+    debounced: bytes
     delayed: bytes
     drop_edges: bytes
     drop_schedule: bytes
@@ -67,6 +69,7 @@ class Queries:
     key_owners: bytes
     lanes: bytes
     limits: bytes
+    link_successors: bytes
     list: bytes
     lock: bytes
     lock_names: bytes
@@ -76,6 +79,7 @@ class Queries:
     namespace: bytes
     next_expiry: bytes
     next_schedule: bytes
+    note_debounces: bytes
     obliterate: bytes
     outcome_feed: bytes
     outcomes: bytes
@@ -107,6 +111,7 @@ class Queries:
     set_data: bytes
     set_group: bytes
     set_limits: bytes
+    set_name: bytes
     set_paused: bytes
     set_policies: bytes
     set_progress: bytes
@@ -114,6 +119,7 @@ class Queries:
     snapshot: bytes
     spend_rate: bytes
     states: bytes
+    successor: bytes
     switch_webhook: bytes
     tally_webhooks: bytes
     totals: bytes
@@ -122,6 +128,7 @@ class Queries:
     unmet: bytes
     unregister_broker: bytes
     waited_for: bytes
+    waiters: bytes
     waiting_for: bytes
     webhooks: bytes
     webhooks_revision: bytes

@@ -184,6 +184,14 @@ CREATE TABLE IF NOT EXISTS bunqueue.edges (
 );
 CREATE INDEX IF NOT EXISTS edges_job ON bunqueue.edges (ns, job_id);
 
+-- Which job follows a completed repeat job, so that new data for that one reaches the one that will run.
+CREATE TABLE IF NOT EXISTS bunqueue.successors (
+    ns int4 NOT NULL,
+    id text COLLATE "C" NOT NULL,
+    successor text COLLATE "C" NOT NULL,
+    PRIMARY KEY (ns, id)
+);
+
 -- Failures of children that their parent's policy let it survive.
 CREATE TABLE IF NOT EXISTS bunqueue.child_failures (
     ns int4 NOT NULL,

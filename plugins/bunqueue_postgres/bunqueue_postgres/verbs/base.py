@@ -270,18 +270,22 @@ class BrokerBase(Broker):
         owners = await self.key_owners(connection, names)
         cursor = connection.cursor(binary=True)
         await cursor.execute(
-            self.queries.states, (Int4(self.ns), arrays.texts([owner for owner, _ in owners.values()]))
+            self.queries.states, (Int4(self.ns), arrays.texts([owner for owner, _, _ in owners.values()]))
         )
         live = {row[0] for row in await cursor.fetchall() if row[1] < Location.COMPLETED}
         for record in records:
-            owner, expires_at = owners.get((record.queue_id, to_key(record.job.unique_key or "")), ("", None))
-            if owner in live and owner != record.key and (expires_at is None or expires_at > now):
-                record.key_owner = owner
+            entry = owners.get((record.queue_id, to_key(record.job.unique_key or "")))
+            if entry is None or entry[0] == record.key or (entry[1] is not None and entry[1] <= now):
+                continue
+            if entry[0] in live:
+                record.key_owner = entry[0]
+            else:
+                record.key_windowed = entry[2]
 
     async def key_owners(
         self, connection: Connection, names: Iterable[tuple[int, str]]
-    ) -> dict[tuple[int, str], tuple[str, int | None]]:
-        """Owners of deduplication keys, each (job's key, expiry in epoch ms), by (queue number, key)."""
+    ) -> dict[tuple[int, str], tuple[str, int | None, bool]]:
+        """Owners of deduplication keys, each (job's key, expiry in epoch ms, whether it is a window), by (queue number, key)."""
         wanted = sorted(names)
         if not wanted:
             return {}
@@ -290,7 +294,7 @@ class BrokerBase(Broker):
             self.queries.key_owners,
             (arrays.int4s([queue for queue, _ in wanted]), arrays.texts([key for _, key in wanted])),
         )
-        return {(queue, key): (owner, expires_at) for queue, key, owner, expires_at in await cursor.fetchall()}
+        return {(queue, key): tuple(owner) for queue, key, *owner in await cursor.fetchall()}
 
     async def decide(
         self,
@@ -336,6 +340,8 @@ class BrokerBase(Broker):
             await self._open_gates(connection, changes, completed)
         if changes.failed_children:
             await self._apply_policies(connection, changes)
+        if changes.awaited_ends:
+            await self._tell_blocked(connection, changes)
         await changes.write(connection, self.queries, self.ns)
 
     async def _open_gates(self, connection: Connection, changes: Changes, completed: list[str]) -> None:
@@ -352,6 +358,22 @@ class BrokerBase(Broker):
         for key, record in records.items():
             if key not in blocked and record.job.location == Location.GATED:
                 changes.add(record, transitions.gate_opened(record.job, changes.now))
+
+    async def _tell_blocked(self, connection: Connection, changes: Changes) -> None:
+        """Announce which jobs cannot start by themselves any more, since one that they wait for has ended otherwise."""
+        cursor = connection.cursor(binary=True)
+        await cursor.execute(self.queries.waiters, (Int4(self.ns), arrays.texts(changes.awaited_ends)))
+        waiting = [row for row in await cursor.fetchall() if changes.still_waits(row[1], row[0])]
+        if not waiting:
+            return
+        await cursor.execute(
+            self.queries.blockers, (Int4(self.ns), arrays.texts(sorted({waiter for _, waiter, _ in waiting})))
+        )
+        told = {waiter for waiter, _ in await cursor.fetchall()}
+        for ended, waiter, queue_id in waiting:
+            if waiter not in told:
+                told.add(waiter)
+                changes.notice_blocked(queue_id, waiter, ended)
 
     async def _apply_policies(self, connection: Connection, changes: Changes) -> None:
         """Apply the policies of jobs that failed for good to their parents, if those wait."""

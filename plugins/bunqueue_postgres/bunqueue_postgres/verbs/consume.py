@@ -13,6 +13,7 @@ from psycopg.types.numeric import Int2, Int4, Int8
 from bunqueue_core.answer import Answer
 from bunqueue_core.model.errors import (
     BunqueueError,
+    CommandError,
     NotFound,
     StorageUnavailable,
 )
@@ -26,6 +27,7 @@ from bunqueue_core.model.requests import (
     Outcome,
     Progress,
     PullRequest,
+    Pushed,
     Renewal,
 )
 from bunqueue_core.plugins.drivers import OpenContext
@@ -451,14 +453,26 @@ class Consuming(Limiting):
     async def _add_successors(self, connection: Connection, changes: Changes) -> list[Changes]:
         """Admit the next generations of completed repeat jobs."""
         written: list[Changes] = []
+        links: list[tuple[str, str]] = []
         for record in changes.completed:
             if record.job.options.repeat is None:
                 continue
-            spec = self._repeats.successor(record.job, changes.now)
-            if spec is not None:
-                call = (record.job.queue, record.queue_id, [spec], [self.ports.new_id()])
-                _, added = await self.admit(connection, [call])
-                written.append(added)
+            try:
+                spec = self._repeats.successor(record.job, changes.now)
+            except CommandError:  # a stored pattern that this system does not know ends the chain, not the completion
+                spec = None
+            if spec is None:
+                continue
+            call = (record.job.queue, record.queue_id, [spec], [self.ports.new_id()])
+            (verdict,), added = await self.admit(connection, [call])
+            written.append(added)
+            if isinstance(verdict, Pushed) and record.job.location == Location.COMPLETED:
+                links.append((record.key, to_key(verdict.ids[0])))
+        if links:
+            keys, successors = zip(*links, strict=True)
+            await connection.execute(
+                self.queries.link_successors, (Int4(self.ns), arrays.texts(keys), arrays.texts(successors))
+            )
         return written
 
     async def _apply_retention(self, connection: Connection, changes: Changes) -> None:

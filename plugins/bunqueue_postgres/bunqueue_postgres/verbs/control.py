@@ -10,7 +10,7 @@ from psycopg.types.numeric import Int2, Int4, Int8
 from bunqueue_core.answer import Answer
 from bunqueue_core.model.errors import Conflict, NotFound, ValidationError
 from bunqueue_core.model.job import Location
-from bunqueue_core.model.payload import Packer, decode
+from bunqueue_core.model.payload import Packer, check_size_limit, decode
 from bunqueue_postgres import arrays, transitions
 from bunqueue_postgres.changes import Changes
 from bunqueue_postgres.database import Connection
@@ -322,16 +322,25 @@ class Controlling(Logging):
         return self.command(self._update_data, id, data)
 
     async def _update_data(self, id: str, data: bytes) -> None:
-        key = to_key(id)
-
         async def body(connection: Connection) -> None:
-            _, records = await self.lock(connection, [key])
-            record = records.get(key)
+            record = await self._locked(connection, to_key(id))
+            if record is not None and record.job.location == Location.COMPLETED:
+                # New data for a repeat job that has completed is for the one that follows it.
+                cursor = connection.cursor(binary=True)
+                await cursor.execute(self.queries.successor, (Int4(self.ns), record.key))
+                row = await cursor.fetchone()
+                record = None if row is None else await self._locked(connection, row[0])
             if record is None or record.job.location in (Location.COMPLETED, Location.DEAD):
                 raise NotFound("Job not found or cannot be updated")
-            await connection.execute(self.queries.set_data, (Int4(self.ns), key, kept_topology(record.job.data, data)))
+            kept = kept_topology(record.job.data, data)
+            check_size_limit(kept, record.job.options.size_limit)
+            await connection.execute(self.queries.set_data, (Int4(self.ns), record.key, kept))
 
         await self.commit(body)
+
+    async def _locked(self, connection: Connection, key: str) -> Record | None:
+        _, records = await self.lock(connection, [key])
+        return records.get(key)
 
 
 def _promote(record: Record, now: int) -> transitions.Outcome | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 from collections.abc import Sequence
 from time import monotonic
 from typing import Any, Final, NamedTuple
@@ -67,7 +68,22 @@ class Inspecting(BrokerBase):
 
     async def _views(self, keys: list[str]) -> dict[str, JobView]:
         rows = await self.database.run(self.queries.read, (Int4(self.ns), arrays.texts(keys)))
-        return {row[0]: self.reader.record(row[:-1]).view(row[-1]) for row in rows}
+        views = {row[0]: self.reader.record(row[:-1]).view(row[-1]) for row in rows}
+        gated = [key for key, view in views.items() if view.job.location == Location.GATED]
+        if gated:
+            await self._add_blockers(views, gated)
+        return views
+
+    async def _add_blockers(self, views: dict[str, JobView], gated: list[str]) -> None:
+        """Say what gated jobs wait for that cannot complete by itself any more."""
+        rows = await self.database.run(self.queries.blockers, (Int4(self.ns), arrays.texts(gated)))
+        blockers: dict[str, set[str]] = {}
+        for key, dependency in rows:
+            blockers.setdefault(key, set()).add(dependency)
+        for key, found in blockers.items():
+            view = views[key]
+            names = tuple(id for id in dict.fromkeys(view.job.depends_on) if to_key(id) in found)
+            views[key] = dataclasses.replace(view, blocked_by=names)
 
     def job_by_custom_id(self, custom_id: str) -> Answer[JobView | None]:
         return self.job(custom_id).map(

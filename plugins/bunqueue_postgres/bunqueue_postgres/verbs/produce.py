@@ -202,11 +202,14 @@ class Producing(BrokerBase):
         """Lock and read all that decisions about the calls depend on (and jobs of ``more`` keys): names first, then rows."""
         unique: set[tuple[int, str]] = set()
         groups: set[tuple[int, str]] = set()
+        debounces: set[tuple[int, str]] = set()
         ids: set[str] = set(more)
         for _, queue_id, specs, _ in calls:
             for spec in specs:
                 if spec.unique_key is not None:
                     unique.add((queue_id, to_key(spec.unique_key)))
+                if spec.options.debounce_id is not None:
+                    debounces.add((queue_id, to_key(spec.options.debounce_id)))
                 if spec.group_id is not None and spec.group_max_size is not None:
                     groups.add((queue_id, spec.group_id))
                 if spec.custom_id:
@@ -216,12 +219,22 @@ class Producing(BrokerBase):
                     ids.add(to_key(spec.parent_id))
         names = [f"bunqueue:key:{queue}:{key}" for queue, key in unique]
         names += [f"bunqueue:group:{queue}:{group}" for queue, group in groups]
+        names += [f"bunqueue:debounce:{queue}:{key}" for queue, key in debounces]
         if names:
             await connection.execute(self.queries.lock_names, (arrays.texts(names),))
         owners = await self.key_owners(connection, unique)
-        ids.update(owner for owner, _ in owners.values())
-        _, records = await self.lock(connection, ids)
+        ids.update(owner for owner, _, _ in owners.values())
         cursor = connection.cursor(binary=True)
+        debounced: dict[tuple[int, str], str] = {}
+        if debounces:
+            wanted = sorted(debounces)
+            await cursor.execute(
+                self.queries.debounced,
+                (arrays.int4s([queue for queue, _ in wanted]), arrays.texts([key for _, key in wanted])),
+            )
+            debounced = {(queue, key): job for queue, key, job in await cursor.fetchall()}
+            ids.update(debounced.values())
+        _, records = await self.lock(connection, ids)
         await cursor.execute(self.queries.proved, (Int4(self.ns), arrays.texts(sorted(ids))))
         rows = await cursor.fetchall()
         sizes: dict[tuple[int, str], int] = {}
@@ -238,8 +251,9 @@ class Producing(BrokerBase):
             awaited=frozenset(key for (key,) in await cursor.fetchall()),
             records=records,
             proofs=frozenset(id for id, _ in rows if id is not None),
-            owners={name: KeyOwner(owner, expires_at) for name, (owner, expires_at) in owners.items()},
+            owners={name: KeyOwner(*owner) for name, owner in owners.items()},
             sizes=sizes,
+            debounced=debounced,
         )
 
     async def write_plan(self, connection: Connection, planner: Planner) -> Changes:
@@ -251,6 +265,9 @@ class Producing(BrokerBase):
         for queue_id, owner in plan.duplicated:
             record = facts.records.get(owner)
             changes.repeat_notice(queue_id, owner if record is None else record.key, "duplicated")
+        for key, (spec, run_at) in plan.updates.items():
+            if key not in plan.removed:  # a later job may have taken its place
+                self._take_over(changes, facts.records[key], spec, run_at)
         for parent_key, child_key in plan.links:
             self._link(changes, facts.records[parent_key], plan, child_key)
         await self.conclude(connection, changes)
@@ -272,18 +289,56 @@ class Producing(BrokerBase):
                     arrays.bools(list(plan.edges.values())),
                 ),
             )
-        owners = {**plan.keys, **plan.extended}
+        if plan.debounced:
+            await cursor.execute(
+                self.queries.note_debounces,
+                (
+                    arrays.int4s([queue for queue, _ in plan.debounced]),
+                    arrays.texts([key for _, key in plan.debounced]),
+                    arrays.texts(list(plan.debounced.values())),
+                ),
+            )
+        owners = {**planner.postponed, **plan.keys, **plan.extended}
         if owners:
             await cursor.execute(
                 self.queries.claim_keys,
                 (
                     arrays.int4s([queue for queue, _ in owners]),
                     arrays.texts([key for _, key in owners]),
-                    arrays.texts([owner for owner, _ in owners.values()]),
-                    arrays.int8s([expires_at for _, expires_at in owners.values()]),
+                    arrays.texts([owner.job_key for owner in owners.values()]),
+                    arrays.int8s([owner.expires_at for owner in owners.values()]),
+                    arrays.bools([owner.windowed for owner in owners.values()]),
                 ),
             )
+        blocked = self._blocked_from_the_start(planner)
+        if blocked is not None:
+            await blocked.write(connection, self.queries, self.ns)
         return changes
+
+    def _blocked_from_the_start(self, planner: Planner) -> Changes | None:
+        """Announcements of planned jobs that wait for dead letters."""
+        plan, facts = planner.plan, planner.facts
+        blocked: dict[str, Record] = {}
+        for (dependency, waiter), met in plan.edges.items():
+            record = facts.records.get(dependency)
+            if not met and waiter in plan.jobs and record is not None and record.was == Location.DEAD:
+                blocked.setdefault(waiter, record)
+        if not blocked:
+            return None
+        changes = Changes(facts.now, self.codec)
+        for waiter, record in blocked.items():
+            changes.notice_blocked(plan.jobs[waiter].queue_id, waiter, record)
+        return changes
+
+    @staticmethod
+    def _take_over(changes: Changes, record: Record, spec: JobSpec, run_at: int) -> None:
+        """Let a debounced job that waits become what ``spec`` says."""
+        job = record.job
+        outcome = transitions.moved(job, run_at)
+        outcome.location = job.location
+        changes.add(record, outcome)
+        changes.set_data(record, spec.data)
+        changes.set_name(record, spec.name)
 
     @staticmethod
     def _link(changes: Changes, parent: Record, plan: Plan, child_key: str) -> None:

@@ -75,7 +75,7 @@ class Scheduling(Producing):
         owners = await self.key_owners(connection, [(numbers[queue], to_key(key))])
         if not owners:
             return
-        _, records = await self.lock(connection, [owner for owner, _ in owners.values()])
+        _, records = await self.lock(connection, [owner for owner, _, _ in owners.values()])
         for record in records.values():
             if record.job.location in (Location.READY, Location.GATED):
                 changes.add(record, transitions.Outcome(removed=True))

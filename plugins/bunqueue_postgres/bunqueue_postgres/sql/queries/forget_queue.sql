@@ -2,6 +2,8 @@
 -- Locks: the queue's row.
 WITH keys AS (
     DELETE FROM bunqueue.keys WHERE queue_id = $1::int4
+), debounces AS (
+    DELETE FROM bunqueue.debounces WHERE queue_id = $1::int4
 ), groups AS (
     DELETE FROM bunqueue.groups WHERE queue_id = $1::int4
 ), metrics AS (
