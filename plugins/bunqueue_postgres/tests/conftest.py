@@ -15,6 +15,14 @@ from postgres_contexts import open_context
 OpenBroker = Callable[..., PostgresBroker]
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave campaigns out here, too, when these tests are run without the others."""
+    if not config.option.markexpr and not config.option.keyword and not any("::" in name for name in config.args):
+        kept = [item for item in items if item.get_closest_marker("campaign") is None]
+        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+        items[:] = kept
+
+
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[PostgresServer]:
     """A running server."""

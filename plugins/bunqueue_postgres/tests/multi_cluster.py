@@ -7,13 +7,13 @@ rows have numbers in the order of the changes; times are the database's.
 from __future__ import annotations
 
 import asyncio
-import json
 import urllib.error
 import urllib.request
 import uuid
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -204,7 +204,7 @@ def most_active(log: Iterable[Entry]) -> int:
 
 
 def surplus(claimed: list[tuple[int, int]], limit: int, duration_ms: int) -> float:
-    """By how many jobs claims exceed a rate limit at most, over all stretches of time: ``limit`` at once, and ``limit`` a duration."""
+    """By how many jobs claims exceed a rate limit at most, over all stretches of time: ``limit`` at once, ``limit`` a duration."""
     worst = 0.0
     for first in range(len(claimed)):
         taken = 0
@@ -217,7 +217,7 @@ def surplus(claimed: list[tuple[int, int]], limit: int, duration_ms: int) -> flo
 async def until(condition: Callable[[], Awaitable[Any]], patience_s: float = PATIENCE_S) -> None:
     """Wait until ``condition()`` is true."""
     async with asyncio.timeout(patience_s):
-        while not await condition():
+        while not await condition():  # noqa: ASYNC110 - other processes' doing
             await asyncio.sleep(0.05)
 
 
@@ -227,16 +227,16 @@ async def ready(server: ServerProcess) -> bool:
     return status == 200
 
 
-async def get(server: ServerProcess, path: str) -> tuple[int, Any]:
-    """Status and JSON of a page."""
+async def get(server: ServerProcess, path: str) -> tuple[int, str]:
+    """Status and text of a page."""
 
-    def fetch() -> tuple[int, Any]:
+    def fetch() -> tuple[int, str]:
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{server.http_port}{path}", timeout=PATIENCE_S) as answer:
-                return answer.status, json.load(answer)
+                return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             with error:
-                return error.code, json.load(error)
+                return error.code, error.read().decode()
 
     return await asyncio.to_thread(fetch)
 
@@ -305,6 +305,12 @@ class Load:
             if answer is not None and "data" not in answer:
                 self.acknowledged.update(ids)
 
+    async def stop(self) -> None:
+        """Stop at once."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
     async def finish(self, done: Callable[[], Awaitable[bool]], patience_s: float = PATIENCE_S) -> None:
         """Add no more; consume until ``done()``, then stop."""
         self._producing = False
@@ -335,22 +341,40 @@ class Connections:
         self.servers = servers
         self._wires: dict[int, Wire] = {}
         self._turn = 0
+        self._connecting = asyncio.Lock()
 
     async def any(self) -> Wire | None:
         """A connection to the next server that can be reached."""
         for _ in range(len(self.servers)):
             self._turn += 1
             server = self.servers[self._turn % len(self.servers)]
-            wire = self._wires.get(server.port)
-            if wire is not None and not wire.ended:
-                return wire
-            try:
-                self._wires[server.port] = await asyncio.wait_for(Wire.connect(server.port), 5)
-            except (OSError, TimeoutError):
-                continue
-            return self._wires[server.port]
+            async with self._connecting:
+                wire = self._wires.get(server.port)
+                if wire is not None and not wire.ended:
+                    return wire
+                if wire is not None:
+                    await wire.close()
+                    del self._wires[server.port]
+                with suppress(OSError, TimeoutError):
+                    self._wires[server.port] = await asyncio.wait_for(Wire.connect(server.port), 5)
+                    return self._wires[server.port]
         return None
 
     async def close(self) -> None:
         for wire in self._wires.values():
             await wire.close()
+
+
+@asynccontextmanager
+async def loaded(
+    servers: list[ServerProcess], queue: str, *, producers: int = 0, consumers: int = 0, lease_ms: int = 1_500
+) -> AsyncIterator[Load]:
+    """A load on ``servers`` (whose list may change meanwhile), with this many producers and consumers."""
+    connections = Connections(servers)
+    load = Load(connections.any, queue, lease_ms=lease_ms)
+    load.start(producers, consumers)
+    try:
+        yield load
+    finally:
+        await load.stop()
+        await connections.close()
