@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from bunqueue_core.client import Connection as Connection
     from bunqueue_core.client import FlowNode as FlowNode
     from bunqueue_core.client import FlowProducer as FlowProducer
+    from bunqueue_core.client import Forwarder as Forwarder
     from bunqueue_core.client import Job as Job
     from bunqueue_core.client import JobPro as JobPro
     from bunqueue_core.client import ProcessorContext as ProcessorContext
@@ -67,6 +68,7 @@ _EXPORTS = {
     "DelayedError": "bunqueue_core.model.errors",
     "FlowNode": "bunqueue_core.client",
     "FlowProducer": "bunqueue_core.client",
+    "Forwarder": "bunqueue_core.client",
     "Job": "bunqueue_core.client",
     "JobPro": "bunqueue_core.client",
     "LeaseLost": "bunqueue_core.model.errors",
@@ -106,6 +108,7 @@ __all__ = [
     "DelayedError",
     "FlowNode",
     "FlowProducer",
+    "Forwarder",
     "Job",
     "JobPro",
     "LeaseLost",

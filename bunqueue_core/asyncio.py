@@ -5,6 +5,7 @@ from __future__ import annotations
 from bunqueue_core.client._cancel_signal import CancelSignal, ProcessorContext
 from bunqueue_core.client.connection_async import Connection
 from bunqueue_core.client.flow_async import FlowNode, FlowProducer
+from bunqueue_core.client.forward_async import Forwarder
 from bunqueue_core.client.job_async import Job
 from bunqueue_core.client.queue_async import Queue
 from bunqueue_core.client.queue_events_async import QueueEvents
@@ -27,6 +28,7 @@ __all__ = [
     "Connection",
     "FlowNode",
     "FlowProducer",
+    "Forwarder",
     "Job",
     "JobPro",
     "ProcessorContext",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bunqueue_core.client._cancel_signal import CancelSignal, ProcessorContext
 from bunqueue_core.client.connection import Connection
 from bunqueue_core.client.flow import FlowNode, FlowProducer
+from bunqueue_core.client.forward import Forwarder
 from bunqueue_core.client.job import Job
 from bunqueue_core.client.queue import Queue
 from bunqueue_core.client.queue_events import QueueEvents
@@ -27,6 +28,7 @@ __all__ = [
     "Connection",
     "FlowNode",
     "FlowProducer",
+    "Forwarder",
     "Job",
     "JobPro",
     "ProcessorContext",

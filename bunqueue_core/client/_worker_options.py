@@ -40,17 +40,17 @@ class WorkerOptions:
     def checked(
         cls,
         *,
-        batch_size: int | None,
-        poll_timeout_ms: int,
-        lock_ttl_ms: float | None,
-        heartbeat_interval_s: float,
-        use_locks: bool,
-        skip_lock_renewal: bool,
-        drain_delay_ms: float,
-        ack_batch: Mapping[str, Any] | None,
-        remove_on_complete: Any,
-        remove_on_fail: Any,
-        group: Mapping[str, Any] | None,
+        batch_size: int | None = None,
+        poll_timeout_ms: int = 5000,
+        lock_ttl_ms: float | None = 30000,
+        heartbeat_interval_s: float = 10.0,
+        use_locks: bool = True,
+        skip_lock_renewal: bool = False,
+        drain_delay_ms: float = 50,
+        ack_batch: Mapping[str, Any] | None = None,
+        remove_on_complete: Any = None,
+        remove_on_fail: Any = None,
+        group: Mapping[str, Any] | None = None,
     ) -> WorkerOptions:
         """Check and complete the options.
 

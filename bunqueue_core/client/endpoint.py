@@ -35,6 +35,11 @@ class Endpoint:
             self.verbs = connection.verbs
 
     @property
+    def target(self) -> Target:
+        """Where the jobs are."""
+        return self._target
+
+    @property
     def embedded(self) -> bool:
         """Whether the broker is in this process."""
         return self._target.embedded

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from bunqueue_core.client._acompat import asettled
 from bunqueue_core.client._session import TelemetryHandler, TlsOption
@@ -20,6 +20,9 @@ from bunqueue_core.client.queue_query_async import QueueQueries
 from bunqueue_core.client.queue_schedules_async import QueueSchedules
 from bunqueue_core.model.errors import BunqueueError
 from bunqueue_core.model.rules import check_queue_name
+
+if TYPE_CHECKING:
+    from bunqueue_core.client.forward_async import Forwarder
 
 
 class Queue(QueueQueries, QueueControl, QueueAdmin, QueueSchedules):
@@ -152,6 +155,36 @@ class Queue(QueueQueries, QueueControl, QueueAdmin, QueueSchedules):
         verbs = endpoint.verbs or await endpoint.open()
         answer = verbs.add_bulk(self.queue_key, jobs, self._defaults)
         return (answer.value if answer.ready else await asettled(answer)).ids
+
+    # -- elsewhere ----------------------------------------------------------------------------------------------------
+
+    def forward(
+        self,
+        to: Connection | Mapping[str, Any],
+        *,
+        queue: str | None = None,
+        concurrency: int = 4,
+        durable: bool = False,
+    ) -> Forwarder:
+        """Send the jobs of this queue on to a server, for as long as the forwarder runs.
+
+        An embedded queue in a file becomes a spool: jobs stay here while the server is out of reach, and leave when it is back.
+
+        Args:
+            to: the server: a connection, or a mapping of its arguments (``{"host", "port", "token", "tls"}``).
+            queue: the queue's name there; by default the name here, without the prefix.
+            concurrency: jobs on their way at once; 1 keeps their order as far as none has to be tried again.
+            durable: let the server answer only after a job is on its disk.
+
+        Returns:
+            The forwarder, which has begun. Asynchronous ones begin where an event loop runs, else by ``start()``.
+
+        Raises:
+            ValueError: an argument is out of its bounds.
+        """
+        from bunqueue_core.client.forward_async import Forwarder
+
+        return Forwarder(self, to, queue=queue, concurrency=concurrency, durable=durable)
 
     # -- life cycle ---------------------------------------------------------------------------------------------------
 

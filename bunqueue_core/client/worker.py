@@ -13,7 +13,7 @@ from bunqueue_core.client._acompat import Inbox, can_spawn, settled
 from bunqueue_core.client._events import LOGGER
 from bunqueue_core.client._session import TelemetryHandler, TlsOption
 from bunqueue_core.client._stop_signals import EXIT_CODE_BASE, StopSignals
-from bunqueue_core.client._target import StorageOption, find_target, queue_key
+from bunqueue_core.client._target import StorageOption, Target, find_target, queue_key
 from bunqueue_core.client._worker_options import WorkerOptions
 from bunqueue_core.client.connection import Connection
 from bunqueue_core.client.job import Job
@@ -151,6 +151,16 @@ class Worker(WorkerLoop):
             self._companions.append(stalls)
         if autorun and can_spawn():
             self.start()
+
+    @classmethod
+    def of_target(
+        cls, target: Target, key: str, processor: Callable[..., Any], concurrency: int, queue_name: str
+    ) -> Worker:
+        """A worker on the queue ``key`` where ``target`` leads, not started; for clients that work on a user's behalf."""
+        worker = cls.__new__(cls)
+        WorkerLoop.__init__(worker, target, key, processor, concurrency, WorkerOptions.checked(), None, None, None)
+        worker.queue_name = queue_name
+        return worker
 
     # -- life cycle ---------------------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from bunqueue_core.client._acompat import AInbox, acan_spawn, asettled
 from bunqueue_core.client._events import LOGGER
 from bunqueue_core.client._session import TelemetryHandler, TlsOption
 from bunqueue_core.client._stop_signals import EXIT_CODE_BASE, StopSignals
-from bunqueue_core.client._target import StorageOption, find_target, queue_key
+from bunqueue_core.client._target import StorageOption, Target, find_target, queue_key
 from bunqueue_core.client._worker_options import WorkerOptions
 from bunqueue_core.client.connection_async import Connection
 from bunqueue_core.client.job_async import Job
@@ -150,6 +150,16 @@ class Worker(WorkerLoop):
             self._companions.append(stalls)
         if autorun and acan_spawn():
             self.start()
+
+    @classmethod
+    def of_target(
+        cls, target: Target, key: str, processor: Callable[..., Any], concurrency: int, queue_name: str
+    ) -> Worker:
+        """A worker on the queue ``key`` where ``target`` leads, not started; for clients that work on a user's behalf."""
+        worker = cls.__new__(cls)
+        WorkerLoop.__init__(worker, target, key, processor, concurrency, WorkerOptions.checked(), None, None, None)
+        worker.queue_name = queue_name
+        return worker
 
     # -- life cycle ---------------------------------------------------------------------------------------------------
 
