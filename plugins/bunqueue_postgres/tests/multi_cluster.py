@@ -205,12 +205,13 @@ def most_active(log: Iterable[Entry]) -> int:
 
 def surplus(claimed: list[tuple[int, int]], limit: int, duration_ms: int) -> float:
     """By how many jobs claims exceed a rate limit at most, over all stretches of time: ``limit`` at once, ``limit`` a duration."""
-    worst = 0.0
-    for first in range(len(claimed)):
-        taken = 0
-        for at, count in claimed[first:]:
-            taken += count
-            worst = max(worst, taken - limit - (at - claimed[first][0]) * limit / duration_ms)
+    worst = best = 0.0
+    taken, rate = 0, limit / duration_ms
+    for at, count in claimed:
+        # The best stretch to end here begins where what was taken before it lies lowest under what had become allowed by then.
+        best = min(best, taken - (at - claimed[0][0]) * rate)
+        taken += count
+        worst = max(worst, taken - (at - claimed[0][0]) * rate - best - limit)
     return worst
 
 
