@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 import psycopg
 from psycopg.types.numeric import Int4
@@ -208,3 +208,6 @@ class PostgresBroker(Consuming, Flowing, Scheduling, Inspecting, Controlling, De
 
     def subscribe(self, listener: Callable[[Event], None], queue: str | None = None) -> Callable[[], None]:
         return self.feed.subscribe(listener, queue)
+
+    def subscribe_dashboard(self, listener: Callable[[str, Mapping[str, Any]], None]) -> Callable[[], None]:
+        return self.notices.subscribe(listener)

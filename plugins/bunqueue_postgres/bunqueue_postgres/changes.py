@@ -55,6 +55,7 @@ class Changes:
         self.completed: list[Record] = []
         self.woken: list[str] = []  #: queues that got a new job
         self.crowded: set[int] = set()  #: queues whose dead letters maintenance has to trim
+        self.tellings: list[tuple[str, dict[str, Any]]] = []  #: for those who watch, once it is committed
         self._codec = codec
         self._rows: dict[str, _Row] = {}
         self._erased: dict[str, Record] = {}
@@ -106,6 +107,10 @@ class Changes:
         row = self._rows.get(key)
         return self._erased[key] if row is None else row.record
 
+    def tell(self, name: str, /, **fields: Any) -> None:
+        """Tell those who watch, once it is committed."""
+        self.tellings.append((name, fields))
+
     def add(self, record: Record, outcome: Outcome, dlq: DlqConfig | None = None) -> None:
         """Write what ``outcome`` says of the record's job."""
         job = record.job
@@ -122,6 +127,8 @@ class Changes:
         if outcome.entry is not None:
             self._end(record)
             job.location = Location.DEAD
+            if record.was != Location.DEAD:
+                self.tell("dlq:added", queue=job.queue, jobId=job.id, reason=outcome.entry.reason)
             record.finished_at = outcome.entry.entered_at
             times = [at for at in (outcome.entry.expires_at, outcome.entry.next_retry_at) if at is not None]
             self._rows[record.key] = _Row(record, pack_dead(outcome.entry), min(times, default=None))
@@ -146,6 +153,17 @@ class Changes:
         self.add(record, outcome, dlq)
         if (outcome.entry is not None or outcome.removed) and record.job.parent_id is not None:
             self.failed_children.append((record, error))
+            job = record.job
+            self.tell("flow:failed", parentJobId=job.parent_id, failedChildId=job.id, queue=job.queue, error=error)
+
+    def open_gate(self, record: Record, outcome: Outcome) -> None:
+        """As :meth:`add`, of a job that has nothing to wait for any more."""
+        self.add(record, outcome)
+        job = record.job
+        self.tell("job:dependencies-resolved", jobId=job.id, queue=job.queue)
+        if job.children_ids:
+            count = len(job.children_ids)
+            self.tell("flow:completed", parentJobId=job.id, queue=job.queue, childrenCount=count)
 
     def complete(self, record: Record, result: bytes | None, remove: bool) -> None:
         """Complete the record's job."""

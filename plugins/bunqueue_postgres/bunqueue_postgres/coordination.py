@@ -80,7 +80,8 @@ class Coordinator:
         return self._broker.ns
 
     @property
-    def _channel(self) -> str:
+    def channel(self) -> str:
+        """Channel of the namespace's notifications. Without payload they wake; with one they carry notices."""
         return f"bunqueue_{self._ns}"
 
     async def start(self) -> None:
@@ -117,7 +118,7 @@ class Coordinator:
         else:
             self._tasks.append(create(self._listen()))
         # The others learn at once that there is somebody to notify.
-        await self._database.run(_NOTIFY, (self._channel,))
+        await self._database.run(_NOTIFY, (self.channel,))
 
     async def stop(self) -> None:
         """Stop working; the session stays registered. What is under way is finished, not torn off: its outcome would be unknown."""
@@ -285,12 +286,17 @@ class Coordinator:
         """Dead letters of these queues may exceed their bound."""
         self._crowded |= queue_ids
 
+    @property
+    def reaches_others(self) -> bool:
+        """Whether there are other brokers to notify."""
+        return self.brokers > 1 and self._settings.notify and not self._stopping.is_set()
+
     # -- wake-ups -----------------------------------------------------------------------------------------------------
 
     def announce(self) -> None:
         """Something was committed that pulls, waits or listeners of other brokers may want: notify them, soon, once for many."""
         self._broker.feed.poke()
-        if self.brokers < 2 or not self._settings.notify or self._stopping.is_set():
+        if not self.reaches_others:
             return
         if self._announcing is not None and not self._announcing.done():
             self._announce_again = True
@@ -302,7 +308,7 @@ class Coordinator:
             self._announce_again = False
             # A lost notification is made good by the others' polling.
             with contextlib.suppress(psycopg.Error, BunqueueError):
-                await self._database.run(_NOTIFY, (self._channel,))
+                await self._database.run(_NOTIFY, (self.channel,))
             await self.pause(ANNOUNCE_S)
             if not self._announce_again or self._stopping.is_set():
                 return
@@ -319,7 +325,7 @@ class Coordinator:
                 connection = await self._database.connect(listening=True)
                 try:
                     await connection.execute(
-                        sql.SQL("LISTEN {}").format(sql.Identifier(self._channel)).as_bytes(connection)
+                        sql.SQL("LISTEN {}").format(sql.Identifier(self.channel)).as_bytes(connection)
                     )
                     told = False
                     self._poke.set()
@@ -353,7 +359,9 @@ class Coordinator:
             try:
                 pgconn.consume_input()
                 while (notification := pgconn.notifies()) is not None:
-                    if notification.be_pid not in self._database.own_backends:
+                    if notification.extra:
+                        self._broker.notices.heard(notification.extra.decode("utf-8", "replace"))
+                    elif notification.be_pid not in self._database.own_backends:
                         self.brokers = max(self.brokers, 2)
                         self._poke.set()
             except psycopg.Error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -138,6 +138,9 @@ class ThreadedBroker(Broker):
 
     def subscribe_share(self, listener: Callable[[Event], None]) -> Callable[[], None]:
         return self._ending(self._inside(lambda: self._broker.subscribe_share(listener)))
+
+    def subscribe_dashboard(self, listener: Callable[[str, Mapping[str, Any]], None]) -> Callable[[], None]:
+        return self._ending(self._inside(lambda: self._broker.subscribe_dashboard(listener)))
 
     def watch_webhooks(self, listener: Callable[..., None]) -> Callable[[], None]:
         return self._ending(self._inside(lambda: self._broker.watch_webhooks(listener)))

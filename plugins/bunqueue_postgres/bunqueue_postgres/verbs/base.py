@@ -31,6 +31,7 @@ from bunqueue_postgres.events import Feed
 from bunqueue_postgres.gather import Call, Gatherer
 from bunqueue_postgres.keys import to_key
 from bunqueue_postgres.marks import Marks
+from bunqueue_postgres.notices import NoticeBoard
 from bunqueue_postgres.planning import LINKABLE
 from bunqueue_postgres.pulls import PullDesk
 from bunqueue_postgres.records import (
@@ -88,6 +89,7 @@ class BrokerBase(Broker):
         self._since: dict[str, tuple[str, int]] = {}  #: open problems by subject: text, first seen (epoch ms)
         self.coordinator = Coordinator(cast("PostgresBroker", self))
         self.feed = Feed(cast("PostgresBroker", self))
+        self.notices = NoticeBoard(cast("PostgresBroker", self))
 
     # -- work ---
 
@@ -357,7 +359,7 @@ class BrokerBase(Broker):
         blocked = {key for (key,) in await cursor.fetchall()}
         for key, record in records.items():
             if key not in blocked and record.job.location == Location.GATED:
-                changes.add(record, transitions.gate_opened(record.job, changes.now))
+                changes.open_gate(record, transitions.gate_opened(record.job, changes.now))
 
     async def _tell_blocked(self, connection: Connection, changes: Changes) -> None:
         """Announce which jobs cannot start by themselves any more, since one that they wait for has ended otherwise."""
@@ -405,7 +407,7 @@ class BrokerBase(Broker):
             if mode == "continue":
                 job.depends_on = ()
                 changes.drop_edges(parent.key)
-                changes.add(parent, transitions.promoted_parent(job, changes.now))
+                changes.open_gate(parent, transitions.promoted_parent(job, changes.now))
                 continue
             job.depends_on = tuple(id for id in job.depends_on if id != child.job.id)
             changes.drop_edges(parent.key, child.key)
@@ -414,7 +416,7 @@ class BrokerBase(Broker):
             if any(not met and key not in gone for key, met in await cursor.fetchall()):
                 changes.add(parent, transitions.Outcome(location=Location.GATED))
             else:
-                changes.add(parent, transitions.promoted_parent(job, changes.now))
+                changes.open_gate(parent, transitions.promoted_parent(job, changes.now))
 
     def written(self, changes: Changes) -> None:
         """Tell whoever waits what a committed transaction changed."""
@@ -444,6 +446,9 @@ class BrokerBase(Broker):
             self._ended(record.job.id, (True, None if remove else result))
             self.totals["completed"] += 1
         self.wake_limited()
+        if changes.tellings and self.notices.active:
+            for name, fields in changes.tellings:
+                self.notices.tell(name, fields)
         if changes.crowded:
             self.coordinator.crowded(changes.crowded)
         self.coordinator.announce()

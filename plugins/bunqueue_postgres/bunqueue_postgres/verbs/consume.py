@@ -141,7 +141,7 @@ class Consuming(Limiting):
             for position in short
         ]
         if pulls:
-            claimed, retry_ms, desk.limited, desk.watchful = await self.claim_carefully(queue_id, pulls)
+            claimed, retry_ms, desk.limited, desk.watchful, refused = await self.claim_carefully(queue_id, pulls)
             for position, pull, rows in zip(short, pulls, claimed, strict=True):
                 request = waiters[position].request
                 for row in rows:
@@ -151,6 +151,8 @@ class Consuming(Limiting):
                     self.coordinator.expect_expiry(min(row[18] - row[17] for row in rows))
             if retry_ms is not None:
                 desk.wake_in(retry_ms)
+            if refused is not None and self.notices.active:
+                self.notices.tell(refused, {"queue": desk.queue})
         return dealt
 
     def _slots(self, request: PullRequest) -> list[Slot]:
@@ -281,7 +283,10 @@ class Consuming(Limiting):
     async def recover(self) -> int:
         """Put back, or end, jobs whose lease is over; gives their number (at most :data:`STEP_ROWS`)."""
 
+        told: list[tuple[str, dict[str, Any]]] = []
+
         async def pick(connection: Connection) -> list[str]:
+            told.clear()  # the transaction may begin anew
             cursor = connection.cursor(binary=True)
             await cursor.execute(self.queries.expired, (Int4(self.ns), Int4(STEP_ROWS)))
             return [key for (key,) in await cursor.fetchall()]
@@ -295,12 +300,18 @@ class Consuming(Limiting):
             if timeout and record.started_at is not None and record.started_at + timeout <= now:
                 # Its worker may still come with an outcome, which is then ignored.
                 record.flags |= RETIRED
+                told.append(("job:timeout", {"jobId": job.id, "queue": job.queue, "timeout": timeout}))
                 return transitions.failed(job, now, policies, transitions.TIMEOUT_ERROR, reason="timeout")
             if record.owner is None:
                 return transitions.stalled(job, now, policies)
+            told.append(("job:lock-expired", {"jobId": job.id, "queue": job.queue, "renewalCount": record.renewals}))
             return transitions.lease_expired(job, now, policies, record.renewals)
 
-        return await self.decide([], decide, pick=pick, failing=True)
+        recovered = await self.decide([], decide, pick=pick, failing=True)
+        if told and self.notices.active:
+            for name, fields in told:
+                self.notices.tell(name, fields)
+        return recovered
 
     # -- acknowledge --------------------------------------------------------------------------------------------------
 

@@ -107,6 +107,7 @@ class Controlling(Logging):
             if rows[0][0] < REMOVED_ROWS:
                 break
         await self.run(self.queries.forget_queue, (Int4(queue_id),))
+        self.notices.forget(queue)
         self.marks.forget(queue)
         self.coordinator.announce()
 

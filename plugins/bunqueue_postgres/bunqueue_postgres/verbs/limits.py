@@ -155,20 +155,23 @@ class Limiting(Producing):
 
     async def claim_carefully(
         self, queue_id: int, pulls: list[CarefulPull]
-    ) -> tuple[list[list[tuple[Any, ...]]], int | None, bool, bool]:
+    ) -> tuple[list[list[tuple[Any, ...]]], int | None, bool, bool, str | None]:
         """Claim with the queue's row locked, for each pull in turn.
 
         Returns:
             The rows (as of ``claim.sql``) of each pull, numbered by its slots; in how many ms a look is worth while again
-            (None: not by time); whether the queue has a limit; whether it has a limit or groups.
+            (None: not by time); whether the queue has a limit; whether it has a limit or groups; the notice that a limit left a
+            pull without (None: none did).
         """
 
-        async def body(connection: Connection) -> tuple[list[list[tuple[Any, ...]]], int | None, bool, bool]:
+        async def body(
+            connection: Connection,
+        ) -> tuple[list[list[tuple[Any, ...]]], int | None, bool, bool, str | None]:
             cursor = connection.cursor(binary=True)
             await cursor.execute(self.queries.hold_queue, (Int4(queue_id),))
             held = await cursor.fetchone()
             if held is None or held[1]:
-                return [[] for _ in pulls], None, False, False
+                return [[] for _ in pulls], None, False, False, None
             now, _, features, limit, duration, expires_at, tokens, at, concurrency = held
             capacity = math.inf
             if concurrency is not None:
@@ -181,6 +184,7 @@ class Limiting(Producing):
                 await cursor.execute(self.queries.spend_rate, (Int4(queue_id), None, None))
                 bucket = None
             retry_ms: int | None = None
+            refused: str | None = None
             claim = _Claim(self, cursor, queue_id, now)
             dealt: list[list[tuple[Any, ...]]] = []
             for pull in pulls:
@@ -190,6 +194,8 @@ class Limiting(Producing):
                     rows = await claim.rows(pull, int(room), bool(features & FEATURE_GROUPS))
                 elif bucket is not None and bucket.tokens < 1:
                     retry_ms = bucket.retry_ms(now)
+                if room < 1:
+                    refused = "concurrency:rejected" if capacity < 1 else "ratelimit:rejected"
                 capacity -= len(rows)
                 if bucket is not None:
                     bucket.tokens -= len(rows)
@@ -199,7 +205,7 @@ class Limiting(Producing):
             if claim.retry_at is not None and (retry_ms is None or claim.retry_at - now < retry_ms):
                 retry_ms = max(1, claim.retry_at - now)
             limited = bucket is not None or concurrency is not None
-            return dealt, retry_ms, limited, limited or bool(features & FEATURE_GROUPS)
+            return dealt, retry_ms, limited, limited or bool(features & FEATURE_GROUPS), refused
 
         return await self.commit(body)
 

@@ -278,6 +278,10 @@ class Producing(BrokerBase):
             if sum(not blocked for _, blocked in await cursor.fetchall()) < len(plan.jobs):
                 raise OvertakenError
             self.totals["pushed"] += len(plan.jobs)
+            for planned in plan.jobs.values():
+                if planned.gated:
+                    waits_for = list(planned.spec.depends_on)
+                    changes.tell("job:waiting-children", jobId=planned.id, queue=planned.queue, dependsOn=waits_for)
         if plan.edges:
             dependencies, waiting = zip(*plan.edges, strict=True)
             await cursor.execute(
@@ -298,6 +302,11 @@ class Producing(BrokerBase):
                     arrays.texts(list(plan.debounced.values())),
                 ),
             )
+        for claim in plan.extended.values():
+            owning = facts.records.get(claim.job_key)
+            if owning is not None:
+                job = owning.job
+                changes.tell("job:deduplicated", queue=job.queue, jobId=job.id, strategy="extend")
         owners = {**planner.postponed, **plan.keys, **plan.extended}
         if owners:
             await cursor.execute(

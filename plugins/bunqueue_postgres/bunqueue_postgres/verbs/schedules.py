@@ -50,10 +50,14 @@ class Scheduling(Producing):
         upsert = self._definitions.read(request)
         name = upsert.definition.name
 
+        told = "cron:created"
+
         async def body(connection: Connection) -> tuple[Entry, Changes | None]:
+            nonlocal told
             # By name: there may be no row yet for two brokers to meet at.
             await connection.execute(self.queries.lock_names, (arrays.texts([f"bunqueue:schedule:{self.ns}:{name}"]),))
             now, entry = await self._read_schedule(connection, name)
+            told = "cron:created" if entry is None else "cron:updated"
             if entry is None:
                 entry = make_entry(upsert, now)
             elif not apply_upsert(entry, upsert, now):
@@ -67,6 +71,8 @@ class Scheduling(Producing):
         entry, changes = await self.commit(body)
         if changes is not None:
             self.written(changes)
+            if self.notices.active:
+                self.notices.tell(told, entry.event())
         return entry
 
     async def _displace(self, connection: Connection, changes: Changes, queue: str, key: str) -> None:
@@ -170,10 +176,17 @@ class Scheduling(Producing):
                     call = (decision.queue, numbers[decision.queue], [decision.job], [self.ports.new_id()])
                     (verdict,), changes = await self.admit(connection, [call])
                     written.append(changes)
+                    about = {"name": decision.name, "queue": decision.queue}
                     if isinstance(verdict, CommandError):
                         self.log("warn", "a scheduled job was refused", schedule=decision.name, reason=str(verdict))
+                        changes.tell("cron:missed", **about, error=str(verdict))
                     else:
                         changes.woken.append(decision.queue)
+                        changes.tell("cron:fired", **about)
+                elif decision.action == "skip":
+                    changes = Changes(now, self.codec)
+                    changes.tell("cron:skipped", name=decision.name, queue=decision.queue, reason=decision.reason)
+                    written.append(changes)
                 settle(entry, decision, now)
                 if decision.removes:
                     await cursor.execute(self.queries.drop_schedule, (Int4(self.ns), to_key(decision.name)))
