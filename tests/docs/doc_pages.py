@@ -10,7 +10,8 @@
 
 Comments before a block:
 
-- ``<!-- with a server -->`` starts one, in memory, whose ports take the place of 6789 and 6790 in the block.
+- ``<!-- with a server -->`` starts one, in memory, whose ports take the place of 6789 and 6790 in the block; commands without a
+  port find it too.
 - ``<!-- file: path -->`` makes a file of the block instead of running it; ``<!-- more of: path -->`` appends to one, after a blank
   line.
 - ``<!-- shown only: reason -->`` leaves a block out.
@@ -122,7 +123,7 @@ def run_page(page: Path, directory: Path) -> None:
         if block.file is not None:
             _write(block, *block.file, directory)
             continue
-        with _server(block, directory) as text:
+        with _server(block, directory) as (text, variables):
             if block.language == "python":
                 _run_python(block, text, directory)
             elif block.language == "toml":
@@ -130,7 +131,7 @@ def run_page(page: Path, directory: Path) -> None:
             elif block.language == "sh":
                 printed = ""
                 for command in _commands(text):
-                    printed = _run_command(block, command, directory)
+                    printed = _run_command(block, command, directory, variables)
                 rest = iter(printed.splitlines())
                 for line in (block.output or "").splitlines():
                     assert any(line.strip() in other for other in rest), f"{_where(block)} prints:\n{printed}"
@@ -185,13 +186,13 @@ def listening(arguments: list[str], directory: Path, variables: dict[str, str]) 
 
 
 @contextmanager
-def _server(block: Block, directory: Path) -> Iterator[str]:
+def _server(block: Block, directory: Path) -> Iterator[tuple[str, dict[str, str]]]:
     if "with a server" not in block.marks:
-        yield block.text
+        yield block.text, {}
         return
     with listening(["start"], directory, environment(directory)) as found:
         tcp, http = (found[label].rsplit(":", 1)[1] for label in ("TCP", "HTTP"))
-        yield block.text.replace("6789", tcp).replace("6790", http)
+        yield block.text.replace("6789", tcp).replace("6790", http), {"BUNQUEUE_TCP_PORT": tcp, "HTTP_PORT": http}
 
 
 def _run_python(block: Block, text: str, directory: Path) -> None:
@@ -226,10 +227,10 @@ def _commands(text: str) -> list[str]:
     return [line for line in joined.splitlines() if line.strip() and not line.startswith("#")]
 
 
-def _run_command(block: Block, command: str, directory: Path) -> str:
+def _run_command(block: Block, command: str, directory: Path, server: dict[str, str]) -> str:
     """Run, or check, a command; gives what it prints."""
     words = shlex.split(command, comments=True)
-    variables = environment(directory)
+    variables = {**environment(directory), **server}
     while words and re.fullmatch(r"[A-Z_]+=.*", words[0]):
         name, value = words.pop(0).split("=", 1)
         variables[name] = value
