@@ -15,10 +15,10 @@ MANIFESTS := pyproject.toml constraints.txt $(wildcard plugins/*/pyproject.toml)
 PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help start test check format bench clean
+.PHONY: help start test test-postgres check format bench clean
 
 help: ## Say what there is.
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 start: $(VENV)/.for-start ## Start the server on ./data/bunqueue.db (TCP 6789, HTTP 6790).
 	@mkdir -p $(DATA)
@@ -26,6 +26,9 @@ start: $(VENV)/.for-start ## Start the server on ./data/bunqueue.db (TCP 6789, H
 
 test: $(VENV)/.for-development ## Run the whole test suite.
 	$(BIN)/python -m pytest -n $(PROCESSES) --dist worksteal $(ARGS)
+
+test-postgres: $(VENV)/.for-development ## Run the PostgreSQL plugin's tests on every major of PostgreSQL that is found.
+	$(BIN)/python tools/postgres_majors.py $(if $(ARGS),$(ARGS),-n $(PROCESSES) plugins/bunqueue_postgres/tests)
 
 check: $(VENV)/.for-development ## Check style, types and generated code.
 	$(BIN)/ruff check .

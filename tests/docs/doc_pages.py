@@ -293,7 +293,7 @@ def _install(block: Block, project: Path, directory: Path) -> None:
 
 
 def _check_make(block: Block, words: list[str]) -> None:
-    targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
     for word in words:
         assert "=" in word or word in targets, f"{_where(block)}: the Makefile has no target {word}"
 
