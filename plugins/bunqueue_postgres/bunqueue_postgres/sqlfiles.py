@@ -132,6 +132,7 @@ class Queries:
     waiting_for: bytes
     webhooks: bytes
     webhooks_revision: bytes
+    weigh: bytes
     workers: bytes
     write_logs: bytes
 

@@ -18,6 +18,7 @@ from bunqueue_postgres.keys import is_whole, to_key, unescape
 from bunqueue_postgres.records import Record
 from bunqueue_postgres.verbs.base import STEP_ROWS, check_lease
 from bunqueue_postgres.verbs.logs import Logging
+from bunqueue_postgres.verbs.snapshots import Snapshotting
 
 #: Keys of a flow job's payload that say where it stands in its flow.
 FLOW_KEYS: Final = ("__parentId", "__parentQueue", "__childrenIds", "__flowParentId", "__flowParentIds")
@@ -32,7 +33,7 @@ _RUN_SET_STATES: Final = (None, "waiting", "wait", "delayed", "prioritized", "pa
 Decide = Callable[[Record, int], "transitions.Outcome | None"]
 
 
-class Controlling(Logging):
+class Controlling(Logging, Snapshotting):
     """The verbs that steer."""
 
     # -- queues -------------------------------------------------------------------------------------------------------
@@ -125,10 +126,10 @@ class Controlling(Logging):
         return self.command(self._promote_jobs, queue, count)
 
     async def _promote_jobs(self, queue: str, count: int | None) -> int:
-        bound = self.settings.max_snapshot_jobs
-        limit = bound if count is None else min(max(0, count), bound)
-        rows = await self.run(self.queries.delayed, (Int4(self.ns), queue, Int8(limit)))
-        return await self.in_steps([key for (key,) in rows], _promote)
+        async def find(most: int) -> list[str]:
+            return [key for (key,) in await self.run(self.queries.delayed, (Int4(self.ns), queue, Int8(most)))]
+
+        return await self.in_portions(count, find, lambda keys: self.in_steps(keys, _promote))
 
     def retry_completed(
         self, queue: str, id: str | None = None, count: int | None = None, before: int | None = None
@@ -136,14 +137,14 @@ class Controlling(Logging):
         return self.command(self._retry_completed, queue, id, count, before)
 
     async def _retry_completed(self, queue: str, id: str | None, count: int | None, before: int | None) -> int:
-        if id is not None:
-            keys = [to_key(id)]
-        else:
-            bound = self.settings.max_snapshot_jobs
-            limit = bound if count is None else min(max(0, count), bound)
-            latest = 2**62 if before is None else before
-            rows = await self.run(self.queries.ended, (Int4(self.ns), queue, Int8(latest), Int8(limit)))
-            keys = [key for (key,) in rows]
+        latest = before
+        if latest is None:
+            # What completes again meanwhile is left alone.
+            latest = (await self.run(self.queries.clock, ()))[0][0]
+
+        async def find(most: int) -> list[str]:
+            rows = await self.run(self.queries.ended, (Int4(self.ns), queue, Int8(latest), Int8(most)))
+            return [key for (key,) in rows]
 
         def decide(record: Record, now: int) -> transitions.Outcome | None:
             job = record.job
@@ -151,7 +152,9 @@ class Controlling(Logging):
                 return None
             return transitions.run_again(job, now)
 
-        return await self.in_steps(keys, decide)
+        if id is not None:
+            return await self.in_steps([to_key(id)], decide)
+        return await self.in_portions(count, find, lambda keys: self.in_steps(keys, decide))
 
     async def in_steps(self, keys: list[str], decide: Decide) -> int:
         """Decide on many jobs, a bounded number a transaction. Gives how many changed."""

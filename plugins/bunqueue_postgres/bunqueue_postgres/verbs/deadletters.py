@@ -28,13 +28,14 @@ from bunqueue_postgres.records import (
     read_stall_config,
 )
 from bunqueue_postgres.settings import MAX_DURATION_MS
-from bunqueue_postgres.verbs.base import STEP_ROWS, BrokerBase
+from bunqueue_postgres.verbs.base import STEP_ROWS
+from bunqueue_postgres.verbs.snapshots import Snapshotting
 
 #: A silent job is stalled only after two looks, this many ms apart, so that one late heartbeat costs nothing.
 STALL_CONFIRM_MS: Final = 5_000
 
 
-class DeadLettering(BrokerBase):
+class DeadLettering(Snapshotting):
     """The dead-letter verbs."""
 
     # -- dead letters -------------------------------------------------------------------------------------------------
@@ -51,11 +52,10 @@ class DeadLettering(BrokerBase):
 
     async def _dead(self, queue: str, count: int | None, filter: DlqFilter | None) -> list[Record]:
         """Dead letters of ``queue``, oldest first: those that match, then the first ``count``."""
-        limit = self.settings.max_snapshot_jobs if count is None or filter is not None else max(0, count)
-        rows = await self.database.run(
-            self.queries.dead, (Int4(self.ns), queue, Int8(min(limit, self.settings.max_snapshot_jobs)))
-        )
+        wanted = self.ids_to_ask_for(None if filter is not None else count)
+        rows = await self.database.run(self.queries.dead, (Int4(self.ns), queue, Int8(wanted)))
         keys = [key for (key,) in rows]
+        await self.check_size(queue, keys)
         read = await self.database.run(self.queries.read, (Int4(self.ns), arrays.texts(keys)))
         by_key = {row[0]: (self.reader.record(row[:-1]), row[-1]) for row in read}
         found = [by_key[key] for key in keys if key in by_key and by_key[key][0].dead is not None]
@@ -73,22 +73,26 @@ class DeadLettering(BrokerBase):
         return self.command(self._retry_dead_letters, queue, id, count, filter)
 
     async def _retry_dead_letters(self, queue: str, id: str | None, count: int | None, filter: DlqFilter | None) -> int:
-        if filter is not None:
-            keys = [record.key for record in await self._dead(queue, None, filter)]
-        elif id is not None:
-            keys = [to_key(id)]
-        else:
-            keys = [record.key for record in await self._dead(queue, count, None)]
+        async def find(most: int) -> list[str]:
+            rows = await self.database.run(self.queries.dead, (Int4(self.ns), queue, Int8(most)))
+            return [key for (key,) in rows]
 
         def decide(record: Record, now: int) -> transitions.Outcome | None:
             if record.job.location != Location.DEAD or record.job.queue != queue or record.key_owner is not None:
                 return None
             return transitions.retried(record.job, now)
 
-        retried = 0
-        for at in range(0, len(keys), STEP_ROWS):
-            retried += await self.decide(keys[at : at + STEP_ROWS], decide)
-        return retried
+        async def retry(keys: list[str]) -> int:
+            retried = 0
+            for at in range(0, len(keys), STEP_ROWS):
+                retried += await self.decide(keys[at : at + STEP_ROWS], decide)
+            return retried
+
+        if filter is not None:
+            return await retry([record.key for record in await self._dead(queue, None, filter)])
+        if id is not None:
+            return await retry([to_key(id)])
+        return await self.in_portions(count, find, retry)
 
     def remove_dead_letter(self, queue: str, id: str) -> Answer[bool]:
         refusal = self.refusal()

@@ -30,7 +30,7 @@ from bunqueue_postgres.records import (
     state_from_columns,
 )
 from bunqueue_postgres.settings import PostgresStorage
-from bunqueue_postgres.verbs.base import BrokerBase
+from bunqueue_postgres.verbs.snapshots import Snapshotting
 
 _LISTED_STATES: Final[tuple[JobState, ...]] = (
     "waiting",
@@ -43,7 +43,7 @@ _LISTED_STATES: Final[tuple[JobState, ...]] = (
 )
 
 
-class Inspecting(BrokerBase):
+class Inspecting(Snapshotting):
     """The verbs that only read."""
 
     def __init__(self, settings: PostgresStorage, context: OpenContext) -> None:
@@ -103,7 +103,6 @@ class Inspecting(BrokerBase):
                 wanted -= ready
                 if "paused" in wanted:
                     wanted |= ready
-        limit = self.settings.max_snapshot_jobs if page.limit is None else max(0, page.limit)
         rows = await self.database.run(
             self.queries.list,
             (
@@ -112,10 +111,11 @@ class Inspecting(BrokerBase):
                 *(state in wanted for state in _LISTED_STATES),
                 page.ascending,
                 Int8(max(0, page.offset)),
-                Int8(min(limit, self.settings.max_snapshot_jobs)),
+                Int8(self.ids_to_ask_for(page.limit)),
             ),
         )
         keys = [key for (key,) in rows]
+        await self.check_size(queue, keys)
         views = await self._views(keys)
         return [views[key] for key in keys if key in views]
 
