@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import sys
 from collections.abc import Iterator
@@ -18,6 +19,9 @@ _SNAPSHOT: Final = ".tmp"
 
 #: What SQLite, and perhaps other storages, put beside a file that they open.
 _SIDECARS: Final = ("-wal", "-shm", "-journal")
+
+#: Errors by which file systems say that folders cannot be synced there.
+_NO_SUCH_SYNC: Final = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EBADF})
 
 #: Purposes whose files :func:`sweep` removes. A restore's files belong to the storage driver: they say how far it came.
 _SWEPT: Final[tuple[Purpose, ...]] = ("backup-snapshot", "verify")
@@ -113,8 +117,10 @@ def sync_folder(folder: Path) -> None:
         return
     fd = os.open(folder, os.O_RDONLY)
     try:
-        with contextlib.suppress(OSError):  # some file systems have no such operation
-            os.fsync(fd)
+        os.fsync(fd)
+    except OSError as error:
+        if error.errno not in _NO_SUCH_SYNC:
+            raise
     finally:
         os.close(fd)
 

@@ -400,7 +400,7 @@ class Backups:
                         self._log("warn", "Restore committed but quarantine cleanup was incomplete", files=list(left))
                 finally:
                     files.discard(tag)
-                    sync_folder(files.path.parent)
+                    self._sync_folder()
                 if scratch.left:
                     self._log("warn", "Failed to clean restore candidate artifacts", files=scratch.left)
         except Exception as error:
@@ -415,6 +415,13 @@ class Backups:
             compressed_size=fetched.compressed_size,
             duration_ms=duration_ms,
         )
+
+    def _sync_folder(self) -> None:
+        """What was done is done, whether or not it is known to survive a loss of power."""
+        try:
+            sync_folder(self._files.path.parent)
+        except OSError as error:
+            self._log("warn", "The folder of the database cannot be synced", error=error.strerror)
 
     # -- the rest -----------------------------------------------------------------------------------------------------
 

@@ -1,21 +1,24 @@
-"""Kills a backup or a restore at one file operation after the other, and says what is left. A program of its own: it forks.
+"""Kills a backup or a restore at one file operation after the other, or lets that operation fail, and says what is left. A program
+of its own: it forks.
 
-    python kill_points.py backup|restore FOLDER
+    python kill_points.py kill|fail backup|restore FOLDER
 
 ``FOLDER`` holds ``template.db`` and, for a restore, its log ``template.db-wal`` and a backup in ``kept``. Prints a JSON object a
-line: the number of the file operation before which the child ended itself by SIGKILL, whether it came that far, and what was found
-afterwards.
+line: the number of the file operation before which the child ended itself by SIGKILL, or which failed with an I/O error; whether
+the child ended without having come that far (the last line); how it ended; and what was found afterwards.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import shutil
 import signal
 import sqlite3
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +29,14 @@ from bunqueue_core.backup.folder import FolderStore
 from bunqueue_core.backup.service import Backups
 from bunqueue_core.model.errors import BunqueueError
 
-#: File operations of the interpreter that count; SQLite's own lie between them.
+#: File operations of the interpreter that count, besides ``os.fsync``; SQLite's own lie between them.
 EVENTS = frozenset({"open", "os.rename", "os.remove", "os.chmod", "os.listdir", "os.scandir"})
 
+#: Exit codes of the child: a success and a failure during which the operation failed, and an end without having come that far.
+SUCCESS, FAILURE, FINISHED = 0, 1, 2
 
-def main(what: str, folder: Path) -> None:
+
+def main(how: str, what: str, folder: Path) -> None:
     point = 0
     finished = False
     while not finished:
@@ -46,29 +52,42 @@ def main(what: str, folder: Path) -> None:
         shutil.copytree(folder / "kept", store)
         child = os.fork()
         if child == 0:
-            _kill_at(point)
+            reached = _interfere(how, point)
             outcome = _work(what, work, store)
-            os._exit(0 if outcome.success else 1)
+            os._exit(FINISHED if outcome.success and not reached() else SUCCESS if outcome.success else FAILURE)
         _, status = os.waitpid(child, 0)
-        finished = os.WIFEXITED(status)
-        report: dict[str, Any] = {"point": point, "finished": finished}
-        if finished:
-            report["code"] = os.WEXITSTATUS(status)
+        code = os.waitstatus_to_exitcode(status)
+        finished = code == FINISHED
+        report: dict[str, Any] = {"point": point, "finished": finished, "code": code}
         report.update(_found_after_restore(work) if what == "restore" else _found_after_backup(work, store))
         print(json.dumps(report), flush=True)
 
 
-def _kill_at(point: int) -> None:
+def _interfere(how: str, point: int) -> Callable[[], bool]:
+    """Kill this process before file operation ``point``, or let that one fail. Gives whether it has come that far."""
     seen = 0
 
-    def hook(event: str, arguments: tuple[Any, ...]) -> None:
+    def count() -> None:
         nonlocal seen
-        if event in EVENTS:
-            seen += 1
-            if seen == point:
+        seen += 1
+        if seen == point:
+            if how == "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
+            raise OSError(errno.EIO, "Input/output error")
 
+    def hook(event: str, arguments: tuple[Any, ...]) -> None:
+        if event in EVENTS:
+            count()
+
+    fsync = os.fsync
+
+    def counted_fsync(fd: int) -> None:
+        count()
+        fsync(fd)
+
+    os.fsync = counted_fsync
     sys.addaudithook(hook)
+    return lambda: seen >= point
 
 
 def _backups(work: Path, store: Path) -> Backups:
@@ -122,4 +141,4 @@ def _names(folder: Path) -> list[str]:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]))
+    main(sys.argv[1], sys.argv[2], Path(sys.argv[3]))

@@ -1,4 +1,4 @@
-"""SIGKILL during backups and restores: at every file operation, and in the campaign at any time."""
+"""SIGKILL during backups and restores: at every file operation, and in the campaign at any time. I/O errors at every one, too."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from bunqueue_sqlite.settings import SqliteStorage
 from bunqueue_sqlite.snapshots import SqliteFiles
 from fixtures.backups import Records, jobs_in, make_database
 from fixtures.server import clean_environment
+from kill_points import FAILURE, FINISHED, SUCCESS
 
 from bunqueue_core import Queue
 from bunqueue_core.backup.folder import FolderStore
@@ -44,10 +45,10 @@ def folder(tmp_path: Path, template: Path) -> Path:
     return tmp_path
 
 
-def killed(what: str, folder: Path) -> list[dict[str, Any]]:
-    """What the program found after each kill; the last line is of a run that nobody killed."""
+def interfered(how: str, what: str, folder: Path) -> list[dict[str, Any]]:
+    """What the program found after each interference; the last line is of a run that was left alone."""
     result = subprocess.run(
-        [sys.executable, "-W", "error", str(PROGRAM), what, str(folder)],
+        [sys.executable, "-W", "error", str(PROGRAM), how, what, str(folder)],
         capture_output=True,
         text=True,
         timeout=110,
@@ -56,12 +57,11 @@ def killed(what: str, folder: Path) -> list[dict[str, Any]]:
     assert result.returncode == 0, result.stderr
     lines = [json.loads(line) for line in result.stdout.splitlines()]
     assert [line["finished"] for line in lines] == [False] * (len(lines) - 1) + [True]
-    assert lines[-1]["code"] == 0
     return lines
 
 
-def test_a_restore_killed_at_any_file_operation_has_happened_or_not(folder: Path) -> None:
-    # The database holds 7 jobs more than the backup, and they are in its log only.
+def add_to_the_log(folder: Path) -> None:
+    """Have the database hold 7 jobs more than the backup, in its log only."""
     with Queue("mail", embedded=True, data_path=folder / "template.db") as queue:
         queue.add_bulk([{"name": "later", "durable": True}] * 7)
         for suffix in ("", "-wal"):
@@ -73,7 +73,11 @@ def test_a_restore_killed_at_any_file_operation_has_happened_or_not(folder: Path
     )
     assert connection.execute("SELECT count(*) FROM jobs").fetchall() == [(20,)]
     connection.close()
-    lines = killed("restore", folder)
+
+
+def test_a_restore_killed_at_any_file_operation_has_happened_or_not(folder: Path) -> None:
+    add_to_the_log(folder)
+    lines = interfered("kill", "restore", folder)
     assert len(lines) > 15
     assert {line["error"] for line in lines} == {""}
     assert {tuple(line["names"]) for line in lines} == {("jobs.db",)}
@@ -83,7 +87,7 @@ def test_a_restore_killed_at_any_file_operation_has_happened_or_not(folder: Path
 
 
 def test_a_backup_killed_at_any_file_operation_is_published_or_not(folder: Path) -> None:
-    lines = killed("backup", folder)
+    lines = interfered("kill", "backup", folder)
     assert len(lines) > 15
     assert {line["jobs"] for line in lines} == {20}
     assert [line["broken"] for line in lines if line["broken"]] == []
@@ -92,6 +96,27 @@ def test_a_backup_killed_at_any_file_operation_is_published_or_not(folder: Path)
     listed = [line["listed"] for line in lines]
     assert set(listed) <= {1, 2}
     assert listed[0] == 1
+
+
+def test_a_restore_with_an_error_at_any_file_operation_has_happened_if_it_says_so(folder: Path) -> None:
+    add_to_the_log(folder)
+    lines = interfered("fail", "restore", folder)
+    assert len(lines) > 20
+    assert {line["error"] for line in lines} == {""}
+    assert {tuple(line["names"]) for line in lines} == {("jobs.db",)}
+    assert {line["code"] for line in lines} == {SUCCESS, FAILURE, FINISHED}
+    for line in lines:
+        assert line["jobs"] == (27 if line["code"] == FAILURE else 20), line
+
+
+def test_a_backup_with_an_error_at_any_file_operation_is_published_if_it_says_so(folder: Path) -> None:
+    lines = interfered("fail", "backup", folder)
+    assert len(lines) > 20
+    assert {line["code"] for line in lines} == {SUCCESS, FAILURE, FINISHED}
+    for line in lines:
+        assert (line["jobs"], line["broken"], line["next"], line["names"]) == (20, [], True, ["jobs.db"]), line
+        # The older one is deleted once there is a newer one, or stays until the next time.
+        assert line["listed"] == 1 or line["code"] != FAILURE, line
 
 
 @pytest.mark.campaign

@@ -9,6 +9,7 @@ gone, it *is* the database, and what was put aside goes away. Every owner of the
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import sys
@@ -36,6 +37,9 @@ SIDECARS: Final = ("-wal", "-shm", "-journal")
 
 _MAGIC: Final = b"SQLite format 3\0"
 _DAMAGED: Final = "Database integrity check failed: corrupt or invalid database"
+
+#: Errors by which file systems say that folders cannot be synced there.
+_NO_SUCH_SYNC: Final = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EBADF})
 
 #: How much of what the integrity check found is told.
 _FINDINGS: Final = 3
@@ -209,13 +213,19 @@ class SqliteFiles:
             if len(problems) > 1:
                 raise JournalError(f"Restore failed and sidecar rollback failed: {'; '.join(problems)}") from error
             raise journal_error(error, "put the restored database in its place") from error
-        _sync(path.parent)
+        # It has happened: nothing that follows may make a failure of it.
+        try:
+            _sync(path.parent)
+        except OSError:
+            # The old log is needed if a loss of power undoes the last step. Whoever owns the database next removes it.
+            return [hidden.name for _, hidden in moved]
         return [*_removed(hidden for _, hidden in moved), *_removed(_sidecars(candidate))]
 
     def discard(self, tag: str) -> None:
         """Remove the candidate, unless an installation failed half-way: then it says that nothing was replaced."""
-        if tag not in _quarantined(self._path):
-            _removed([*_sidecars(self.candidate(tag)), self.candidate(tag)])
+        with contextlib.suppress(OSError):  # what cannot be looked for is left to the next owner, as what cannot be removed
+            if tag not in _quarantined(self._path):
+                _removed([*_sidecars(self.candidate(tag)), self.candidate(tag)])
 
 
 def settle(path: Path, log: Log | None = None) -> None:
@@ -343,8 +353,10 @@ def _sync(folder: Path) -> None:
         return
     fd = os.open(folder, os.O_RDONLY)
     try:
-        with contextlib.suppress(OSError):  # some file systems have no such operation
-            os.fsync(fd)
+        os.fsync(fd)
+    except OSError as error:
+        if error.errno not in _NO_SUCH_SYNC:
+            raise
     finally:
         os.close(fd)
 
