@@ -295,7 +295,7 @@ class Coordinator:
 
     def announce(self) -> None:
         """Something was committed that pulls, waits or listeners of other brokers may want: notify them, soon, once for many."""
-        self._broker.feed.poke()
+        self._broker.feed.poke_share()
         if not self.reaches_others:
             return
         if self._announcing is not None and not self._announcing.done():
@@ -404,7 +404,7 @@ class Coordinator:
                 broker.wake(name, 1_000_000)
         if broker.waits:
             await broker.look_at_waits()
-        await broker.tell_webhooks()
+        broker.look_at_webhooks()
         broker.feed.poke()
 
 

@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 #: Name of the reader that all brokers share for what must happen once an event.
 SHARED_READER: Final = "share"
 
+#: Seconds between looks that nobody waits for: a notification tells of what another broker did, and a look that this
+#: broker's own work asks for in the meantime sees that too.
+UNASKED_LOOK_S: Final = 0.02
+
 Listener = Callable[[Event], None]
 
 
@@ -51,7 +55,9 @@ class Feed:
         self._reading: asyncio.Task[None] | None = None
         self._again = False
         self._beginning = False
-        self._following: list[asyncio.Future[None]] = []
+        self._following: list[Callable[[], None]] = []
+        self._looked_at = float("-inf")
+        self._due: asyncio.TimerHandle | None = None
         self._shares: list[Listener] = []
         self._sharing: asyncio.Task[None] | None = None
         self._share_again = False
@@ -103,37 +109,72 @@ class Feed:
         if not self._subscriptions:
             return
         heard: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        # A look that is under way may have begun too early: the one after it counts.
-        self._following.append(heard)
-        self.poke()
+
+        def tell() -> None:
+            if not heard.done():
+                heard.set_result(None)
+
+        self.when_heard(tell)
         await heard
 
+    def when_heard(self, then: Callable[[], None]) -> None:
+        """Call ``then`` when listeners have heard of everything that is committed now; at once if there are none."""
+        if not self._subscriptions:
+            then()
+            return
+        # A look that is under way may have begun too early: the one after it counts.
+        self._following.append(then)
+        self._look_now()
+
     def poke(self) -> None:
-        """Something may have been committed."""
+        """Something may have been committed that nobody here waits to hear of: look, soon."""
+        self.poke_share()
+        if not self._subscriptions or self._due is not None:
+            return
+        loop = asyncio.get_running_loop()
+        due = self._looked_at + UNASKED_LOOK_S
+        if loop.time() >= due:
+            self._look_now()
+        else:
+            self._due = loop.call_at(due, self._fall_due)
+
+    def poke_share(self) -> None:
+        """Something may have been committed that must be told once by one of all brokers."""
         if self._shares:
             if self._sharing is not None and not self._sharing.done():
                 self._share_again = True
             else:
                 self._sharing = self._broker.spawn(self._share())
-        if not self._subscriptions:
-            return
+
+    def _fall_due(self) -> None:
+        self._due = None
+        if not self._broker.closing:
+            self._look_now()
+
+    def _look_now(self) -> None:
         if self._reading is not None and not self._reading.done():
             self._again = True
-            return
-        self._reading = self._broker.spawn(self._read())
+        else:
+            self._reading = self._broker.spawn(self._read())
 
     async def _read(self) -> None:
         while True:
             self._again = False
             following, self._following = self._following, []
+            # This look sees what those were to see that are due later.
+            self._looked_at = asyncio.get_running_loop().time()
+            if self._due is not None:
+                self._due.cancel()
+                self._due = None
             try:
                 await self._look()
             except (psycopg.Error, BunqueueError):
                 self._again = False  # the next poll looks again, from the same snapshot
+                following += self._following
+                self._following = []
             finally:
-                for heard in following:
-                    if not heard.done():
-                        heard.set_result(None)
+                for then in following:
+                    then()
             if not self._again:
                 return
 
@@ -145,26 +186,29 @@ class Feed:
             ((self._xmax, self._open),) = await self._broker.run(self._broker.queries.snapshot, ())
             return
         rows = await self._broker.run(
-            self._broker.queries.feed, (Int4(self._broker.ns), self._xmax, arrays.texts(self._open))
+            self._broker.queries.feed,
+            (Int4(self._broker.ns), self._xmax, arrays.texts(self._open), self._heard_queues()),
         )
         if rows[0][2] is not None:
-            results = await self._results(rows)
             for row in rows:
-                self._deliver(row, results)
+                self._deliver(row)
         if self._subscriptions:
             self._xmax, self._open = rows[0][:2]
+
+    def _heard_queues(self) -> arrays.TextArray | None:
+        """Queues with listeners; None if somebody listens to all."""
+        queues = {subscription.queue for subscription in self._subscriptions}
+        return None if None in queues else arrays.texts([queue for queue in queues if queue is not None])
 
     async def _share(self) -> None:
         while self._shares:
             self._share_again = False
             try:
                 rows = await self._broker.database.transaction(self._read_shared)
-                if rows:
-                    results = await self._results(rows)
-                    for row in rows:
-                        for event in self._events(row, results):
-                            for listener in tuple(self._shares):
-                                self._call(listener, event)
+                for row in rows:
+                    for event in self._events(row):
+                        for listener in tuple(self._shares):
+                            self._call(listener, event)
             except (psycopg.Error, BunqueueError):
                 return  # the next poll looks again
             if not self._share_again:
@@ -178,36 +222,37 @@ class Feed:
         held = await cursor.fetchone()
         if held is None:
             return []
-        await cursor.execute(queries.feed, (ns, held[0], arrays.texts(held[1])))
+        await cursor.execute(queries.feed, (ns, held[0], arrays.texts(held[1]), None))
         rows = await cursor.fetchall()
         await cursor.execute(queries.move_reader, (ns, SHARED_READER, rows[0][0], arrays.texts(rows[0][1])))
         return [row for row in rows if row[2] is not None]
 
-    async def _results(self, rows: list[tuple[Any, ...]]) -> dict[str, bytes]:
-        """Results of completed jobs, which the outbox does not repeat."""
-        keys = [key for row in rows if row[2] == "completed" for key in row[5]]
-        if not keys:
-            return {}
-        found = await self._broker.run(self._broker.queries.completed, (Int4(self._broker.ns), arrays.texts(keys)))
-        return dict(found)
-
-    def _deliver(self, row: tuple[Any, ...], results: dict[str, bytes]) -> None:
-        for event in self._events(row, results):
-            for subscription in tuple(self._subscriptions):
-                if subscription.queue is None or subscription.queue == event.queue:
-                    self._call(subscription.listener, event)
+    def _deliver(self, row: tuple[Any, ...]) -> None:
+        name = row[3]
+        listeners = [item.listener for item in self._subscriptions if item.queue is None or item.queue == name]
+        if not listeners:
+            return
+        for event in self._events(row):
+            for listener in listeners:
+                self._call(listener, event)
 
     @staticmethod
-    def _events(row: tuple[Any, ...], results: dict[str, bytes]) -> Iterator[Event]:
+    def _events(row: tuple[Any, ...]) -> Iterator[Event]:
         """The events of a row of the outbox."""
-        _, _, type, queue, at, keys, blob, skipped = row
-        extras = read_extras(blob, len(keys) + skipped)[skipped:]
+        _, _, type, queue, at, keys, blob, skipped, results = row
         if not keys:
+            extras = read_extras(blob, skipped)[skipped:]
             yield Event(type, queue, "", at, extras[0] if extras else None)
             return
-        for key, extra in zip(keys, extras, strict=True):
-            if type == "completed" and key in results:
-                extra = {"data": Packed(results[key])}
+        if results is not None:
+            for key, result in zip(keys, results, strict=True):
+                yield Event(type, queue, unescape(key), at, None if result is None else {"data": Packed(result)})
+            return
+        if blob is None:
+            for key in keys:
+                yield Event(type, queue, unescape(key), at)
+            return
+        for key, extra in zip(keys, read_extras(blob, len(keys) + skipped)[skipped:], strict=True):
             yield Event(type, queue, unescape(key), at, extra)
 
     def _call(self, listener: Listener, event: Event) -> None:

@@ -47,7 +47,8 @@ class Gatherer(Generic[T]):
     """Calls of one kind. Belongs to one event loop.
 
     Args:
-        flush: runs the calls' statement and settles their answers; an error it raises fails those not settled.
+        flush: runs the calls' statement and settles their answers, or sees to it that they are; an error it raises fails those
+            not settled.
         spawn: starts a task that the broker awaits before it closes.
         separable: gives what two calls must not share within a statement (job ids); None if any may go together.
     """
@@ -127,7 +128,3 @@ class Gatherer(Generic[T]):
             failure = translate(error) if isinstance(error, psycopg.Error) or is_disconnect(error) else error
             for call in calls:
                 call.answer.fail(failure)
-        else:
-            for call in calls:
-                if not call.answer.ready:
-                    call.answer.fail(RuntimeError("a statement left a call without an answer"))

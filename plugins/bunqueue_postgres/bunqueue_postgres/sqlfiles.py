@@ -34,7 +34,6 @@ class Queries:
     clean: bytes
     clock: bytes
     complete: bytes
-    completed: bytes
     completed_surplus: bytes
     count: bytes
     counts: bytes

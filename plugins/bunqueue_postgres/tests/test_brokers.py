@@ -20,7 +20,7 @@ from bunqueue_core.model.errors import (
     StorageUnavailable,
 )
 from bunqueue_core.model.job import JobSpec
-from bunqueue_core.model.requests import Ack, Delivery, Failure, PullRequest, Renewal
+from bunqueue_core.model.requests import Ack, Delivery, Event, Failure, PullRequest, Renewal
 
 OpenBroker = Callable[..., PostgresBroker]
 
@@ -242,3 +242,77 @@ async def test_a_database_that_cannot_be_reached_stops_the_start(open_broker: Op
 
 async def _awaited(answer: Any) -> Any:
     return await answer
+
+
+async def test_an_outcome_takes_the_signs_of_life_before_it_along(start: Any, postgres: PostgresServer) -> None:
+    broker = await start()
+    await push(broker, 3)
+    jobs = await pull(broker, 3, session="s")
+    beats = broker.heartbeat([Renewal(job.job.id, job.token) for job in jobs])
+    assert (await broker.ack([Ack(job.job.id, job.token) for job in jobs])).errors == {}
+    assert await beats == [True, True, True]
+    with psycopg.connect(postgres.dsn) as connection:
+        ids = [job.job.id for job in jobs]
+        cursor = connection.execute("SELECT sum(lease_renewals) FROM bunqueue.jobs WHERE id = ANY (%s)", (ids,))
+        assert cursor.fetchone() == (0,)
+
+
+async def test_signs_of_life_without_an_outcome_are_written(start: Any) -> None:
+    broker = await start()
+    await push(broker, 3)
+    jobs = await pull(broker, 3, session="s")
+    beats = broker.heartbeat(
+        [Renewal(jobs[0].job.id, jobs[0].token), Renewal(jobs[1].job.id, "another"), Renewal("gone")]
+    )
+    more = broker.heartbeat([Renewal(jobs[2].job.id, jobs[2].token), Renewal(jobs[1].job.id, "another")])
+    await broker.ack([Ack(jobs[0].job.id, jobs[0].token)])
+    with pytest.raises(LeaseLost):
+        await broker.ack([Ack(jobs[1].job.id, "another")])
+    # What is not this broker's delivery, or comes again, is written at once; the rest a moment later.
+    assert (await beats)[1:] == [False, False]
+    assert await more == [True, False]
+    renewed = (await broker.job(jobs[2].job.id)).job
+    assert renewed.lease is not None
+    assert renewed.lease.renewals == 1
+
+
+async def test_signs_of_life_are_written_when_a_broker_closes(start: Any) -> None:
+    broker = await start()
+    await push(broker)
+    (job,) = await pull(broker, session="s")
+    beat = broker.heartbeat([Renewal(job.job.id, job.token)])
+    await broker.close()
+    assert await beat == [True]
+
+
+async def test_events_of_completions_carry_results_of_kept_and_removed_jobs(start: Any) -> None:
+    one, two = await start(broker_id="a"), await start(broker_id="b")
+    heard: list[tuple[str, Any]] = []
+    done = asyncio.Event()
+
+    def listen(event: Event) -> None:
+        if event.type == "completed":
+            heard.append((event.job_id, event.extra))
+            if len(heard) == 3:
+                done.set()
+
+    two.subscribe(listen, "q")
+    await push(one, 3)
+    await push(one, 1, queue="other")
+    jobs = await pull(one, 3)
+    (other,) = await pull(one, 1, queue="other")
+    ids = [job.job.id for job in jobs]
+    await one.ack([Ack(other.job.id, other.token, b"\x07")])
+    await one.ack(
+        [
+            Ack(ids[0], jobs[0].token, b"\x01"),
+            Ack(ids[1], jobs[1].token, b"\x02", remove=True),
+            Ack(ids[2], jobs[2].token),
+        ]
+    )
+    async with asyncio.timeout(15):
+        await done.wait()
+    extras = dict(heard)
+    assert extras[ids[0]]["data"] == b"\x01"
+    assert extras[ids[1]]["data"] == b"\x02"
+    assert extras[ids[2]] is None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Any, Final
 
 import psycopg
@@ -33,6 +33,7 @@ from bunqueue_core.model.requests import (
 from bunqueue_core.plugins.drivers import OpenContext
 from bunqueue_core.scheduling.repeat import Repeats
 from bunqueue_postgres import arrays, transitions
+from bunqueue_postgres.beats import PatientBeats
 from bunqueue_postgres.changes import Changes, pack_extras
 from bunqueue_postgres.database import Connection
 from bunqueue_postgres.errors import is_disconnect, sqlstate, translate
@@ -55,6 +56,9 @@ DEFAULT_SILENCE_MS: Final = 35_000
 #: How long an outcome is tried while the database is away, seconds: shorter than clients wait for their answer.
 OUTCOME_PATIENCE_S: Final = 25.0
 
+#: Age of a delivery, ms, up to which its signs of life may wait for its outcome (see ``beats.py``).
+YOUNG_MS: Final = 500
+
 #: SQLSTATE of a write to a database that takes none.
 READ_ONLY: Final = "25006"
 
@@ -71,6 +75,8 @@ class Consuming(Limiting):
         self._failures: Gatherer[Sequence[Failure]] = Gatherer(self._flush_failures, self.spawn, _ids_of)
         self._repeats = Repeats()
         self._renewals: Gatherer[tuple[Sequence[Renewal], bool]] = Gatherer(self._flush_renewals, self.spawn)
+        self._beats = PatientBeats(self._send_beats, self.spawn, self.coordinator.pause)
+        self._claimed_at = (0, 0.0)  #: the database's clock (epoch ms) at the last claim, and the loop's
 
     # -- pull ---------------------------------------------------------------------------------------------------------
 
@@ -204,6 +210,7 @@ class Consuming(Limiting):
                 deliveries.append(self._delivery(queue, request, rows[at + place], own[place][0]))
             at = end
         self.totals["pulled"] += total
+        self._claimed_at = (rows[0][17], asyncio.get_running_loop().time())
         self.coordinator.expect_expiry(min(row[18] - row[17] for row in rows))
         self.marks.claimed(queue, [(row[12], row[14], row[5], row[17]) for row in rows])
 
@@ -362,7 +369,7 @@ class Consuming(Limiting):
         ignored: set[tuple[int, int]] = set()
         stepwise: set[int] = set()
         while members:
-            rows = await self.change(self.queries.ack, self._ack_parameters(members))
+            rows = await self.run(self.queries.ack, self._ack_parameters(members))
             missed: list[tuple[str, int, int, Ack]] = []
             for n, status, valid, plain, free, retired, same in rows:
                 member = members[n - 1]
@@ -382,31 +389,40 @@ class Consuming(Limiting):
                     errors[batch][position] = _not_active(ack.id)
             # Valid, and yet not completed: of a batch that was left alone, or changed by others while the statement waited.
             members = [member for member in missed if member[1] not in refused and member[1] not in stepwise]
-        for batch, call in enumerate(calls):
-            if batch in refused:
-                call.answer.fail(refused[batch][1])
-                continue
-            if batch in stepwise:
-                continue
-            failed = errors[batch]
-            waits = self.waits
-            held = self.held
-            for position, ack in enumerate(call.input):
-                if held:
-                    self.let_go(ack.id)
-                if waits and position not in failed and (batch, position) not in ignored:
-                    for answer in waits.pop(ack.id, ()):
-                        answer.settle((True, None if ack.remove else ack.result))
-            outcomes: list[Outcome] = ["applied"] * len(call.input)
-            for position in range(len(outcomes)) if ignored else ():
-                if (batch, position) in ignored:
-                    outcomes[position] = "already-finalized"
-            self.totals["completed"] += len(call.input) - len(failed) - outcomes.count("already-finalized")
-            call.answer.settle(Acknowledged(outcomes, failed))
-        self.wake_limited()
         self.coordinator.announce()
+
+        def answer() -> None:
+            for batch, call in enumerate(calls):
+                if batch in refused:
+                    call.answer.fail(refused[batch][1])
+                elif batch not in stepwise:
+                    self._acknowledge(call, errors[batch], {n for of, n in ignored if of == batch} if ignored else ())
+
+        # The next statement need not wait for listeners, only the answers do.
+        self.feed.when_heard(answer)
+        self.wake_limited()
         if stepwise:
             await self._complete_stepwise([calls[batch] for batch in sorted(stepwise)])
+
+    def _acknowledge(self, call: Call[Sequence[Ack]], errors: dict[int, Exception], ignored: Collection[int]) -> None:
+        """Answer one call, whose members were completed but for those with ``errors`` and ``ignored`` ones."""
+        waits = self.waits
+        held = self.held
+        beats = self._beats
+        for position, ack in enumerate(call.input):
+            if held:
+                self.let_go(ack.id)
+            if position in errors or position in ignored:
+                continue
+            beats.ended(ack.id, ack.token)
+            if waits:
+                for answer in waits.pop(ack.id, ()):
+                    answer.settle((True, None if ack.remove else ack.result))
+        outcomes: list[Outcome] = ["applied"] * len(call.input)
+        for position in ignored:
+            outcomes[position] = "already-finalized"
+        self.totals["completed"] += len(call.input) - len(errors) - len(ignored)
+        call.answer.settle(Acknowledged(outcomes, errors))
 
     def _ack_parameters(self, members: list[tuple[str, int, int, Ack]]) -> tuple[Any, ...]:
         return (
@@ -440,8 +456,11 @@ class Consuming(Limiting):
         for call, verdict in zip(calls, verdicts, strict=True):
             if isinstance(verdict, Exception):
                 call.answer.fail(verdict)
-            else:
-                call.answer.settle(verdict)
+                continue
+            for position, ack in enumerate(call.input):
+                if position not in verdict.errors:
+                    self._beats.ended(ack.id, ack.token)
+            call.answer.settle(verdict)
 
     @staticmethod
     def _completions_of(
@@ -535,8 +554,10 @@ class Consuming(Limiting):
             if isinstance(verdict, Exception):
                 call.answer.fail(verdict)
                 continue
-            for failure in call.input:
+            for position, failure in enumerate(call.input):
                 self.let_go(failure.id)
+                if position not in verdict.errors:
+                    self._beats.ended(failure.id, failure.token)
             call.answer.settle(verdict)
         self.written(changes)
 
@@ -582,7 +603,24 @@ class Consuming(Limiting):
         return self._renew(renewals, True)
 
     def heartbeat(self, beats: Sequence[Renewal]) -> Answer[list[bool]]:
+        if beats and self.refusal() is None and self._are_young(beats):
+            return self._beats.hold(beats)
         return self._renew(beats, False)
+
+    def _send_beats(self, beats: Sequence[Renewal]) -> Answer[list[bool]]:
+        """Write signs of life that were taken already."""
+        return self._renewals.add((beats, False), len(beats))
+
+    def _are_young(self, beats: Sequence[Renewal]) -> bool:
+        """Whether this broker delivered all the jobs a moment ago."""
+        claimed_at, then = self._claimed_at
+        oldest = claimed_at + 1000 * (asyncio.get_running_loop().time() - then) - YOUNG_MS
+        held, sessions = self.held, self._sessions
+        for beat in beats:
+            session = held.get(beat.id)
+            if session is None or sessions[session][beat.id] < oldest:
+                return False
+        return True
 
     def _renew(self, renewals: Sequence[Renewal], strict: bool) -> Answer[list[bool]]:
         refusal = self.refusal()

@@ -110,12 +110,18 @@ class Producing(BrokerBase):
             columns = Columns()
             for call in calls:
                 columns.extend(call.input.columns)
-        await self.change(self.queries.push, columns.parameters(Int4(self.ns)))
+        await self.run(self.queries.push, columns.parameters(Int4(self.ns)))
         self.totals["pushed"] += len(columns.keys)
         for call in calls:
             self._announce_push(call.input)
-            ids = call.input.ids
-            call.answer.settle(Pushed(ids, ["created"] * len(ids)))
+
+        def answer() -> None:
+            for call in calls:
+                ids = call.input.ids
+                call.answer.settle(Pushed(ids, ["created"] * len(ids)))
+
+        # The next statement need not wait for listeners, only the answers do.
+        self.feed.when_heard(answer)
 
     async def _flush_named_pushes(self, calls: list[Call[Push]]) -> None:
         await self._number_queues(calls)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 import psycopg
 from psycopg.types.numeric import Int4
@@ -19,6 +21,9 @@ from bunqueue_postgres.records import pack, unpack
 from bunqueue_postgres.settings import PostgresStorage
 from bunqueue_postgres.verbs.base import BrokerBase
 
+#: Seconds between looks whether another broker has changed webhooks, at least: notifications come with every change of anything.
+WEBHOOK_LOOK_S: Final = 0.25
+
 Watcher = Callable[[Sequence[Webhook]], None]
 
 
@@ -30,6 +35,8 @@ class Hooking(BrokerBase):
         self._watchers: dict[int, Watcher] = {}
         self._watcher_number = 0
         self._told_revision: int | None = None
+        self._webhooks_seen_at = float("-inf")
+        self._webhooks_due = False
 
     def add_webhook(self, webhook: Webhook) -> Answer[None]:
         return self.command(self._add_webhook, webhook)
@@ -108,6 +115,20 @@ class Hooking(BrokerBase):
 
         self.spawn(first())
         return lambda: self._watchers.pop(number, None) and None
+
+    def look_at_webhooks(self) -> None:
+        """Something was changed, perhaps webhooks: look, at once or soon."""
+        if self._watchers and not self._webhooks_due:
+            self._webhooks_due = True
+            self.spawn(self._look_at_webhooks())
+
+    async def _look_at_webhooks(self) -> None:
+        loop = asyncio.get_running_loop()
+        await self.coordinator.pause(self._webhooks_seen_at + WEBHOOK_LOOK_S - loop.time())
+        self._webhooks_seen_at = loop.time()
+        self._webhooks_due = False
+        with contextlib.suppress(psycopg.Error, BunqueueError):  # the next poll looks again
+            await self.tell_webhooks()
 
     async def tell_webhooks(self) -> None:
         """Tell watchers if webhooks were changed, here or by another broker, since they were last told."""

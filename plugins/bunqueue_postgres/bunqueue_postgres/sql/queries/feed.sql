@@ -4,15 +4,27 @@
 -- of them or began later, and is visible now. Nothing is missed or given twice, however commits and ids interleave, and no transaction
 -- that stays open keeps others' events back. Events of one job come in its order: whoever changes a job holds its row, so the
 -- next event of it gets a higher id.
--- Locks nothing. Index: events_feed, one range and one probe a transaction that was open.
+-- $4: names of the queues whose events are wanted, NULL for all. Completions come with their jobs' results, in the order of the ids.
+-- Locks nothing. Index: events_feed, one range and one probe a transaction that was open; primary keys for results (+ 0: not the
+-- index of completed jobs).
 WITH look AS MATERIALIZED (SELECT pg_current_snapshot() AS snapshot)
 SELECT
-    pg_snapshot_xmax(look.snapshot)::text, ARRAY(SELECT pg_snapshot_xip(look.snapshot)::text), e.type, e.name, e.at, e.ids, e.extra, e.skipped
+    pg_snapshot_xmax(look.snapshot)::text, ARRAY(SELECT pg_snapshot_xip(look.snapshot)::text),
+    e.type, e.name, e.at, e.ids, e.extra, e.skipped,
+    CASE WHEN e.type = 'completed' THEN ARRAY(
+        SELECT coalesce(
+            (SELECT j.result FROM bunqueue.jobs j WHERE j.ns = $1::int4 AND j.id = i.id AND j.status + 0 = 4),
+            (SELECT p.result FROM bunqueue.proofs p WHERE p.ns = $1::int4 AND p.id = i.id)
+        )
+        FROM unnest(e.ids) WITH ORDINALITY AS i (id, n)
+        ORDER BY i.n
+    ) END
 FROM look LEFT JOIN (
     SELECT e.id, e.type, q.name, e.at, e.ids, e.extra, e.skipped
     FROM bunqueue.events e CROSS JOIN LATERAL (
         SELECT k.name FROM bunqueue.queues k WHERE k.id = e.queue_id LIMIT 1
     ) AS q
     WHERE e.ns = $1::int4 AND (e.xid >= $2::text::xid8 OR e.xid = ANY ($3::text[]::xid8[]))
+        AND ($4::text[] IS NULL OR q.name = ANY ($4::text[]))
 ) AS e ON true
 ORDER BY e.id
