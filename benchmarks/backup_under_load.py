@@ -129,7 +129,7 @@ async def produce(
 
 
 def gauges(port: int) -> dict[str, float]:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/prometheus", timeout=10) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/prometheus", timeout=120) as answer:
         lines = answer.read().decode().splitlines()
     return {
         name: float(value) for name, value in (line.split(" ") for line in lines if line.startswith("bunqueue_backup_"))

@@ -222,8 +222,11 @@ class SqliteFiles:
         return [*_removed(hidden for _, hidden in moved), *_removed(_sidecars(candidate))]
 
     def discard(self, tag: str) -> None:
-        """Remove the candidate, unless an installation failed half-way: then it says that nothing was replaced."""
-        with contextlib.suppress(OSError):  # what cannot be looked for is left to the next owner, as what cannot be removed
+        """Remove the candidate, unless an installation failed half-way: then it says that nothing was replaced.
+
+        What cannot be looked for or removed is left to the next owner.
+        """
+        with contextlib.suppress(OSError):
             if tag not in _quarantined(self._path):
                 _removed([*_sidecars(self.candidate(tag)), self.candidate(tag)])
 
