@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from bunqueue_core.client import Bunqueue as Bunqueue
     from bunqueue_core.client import CancelSignal as CancelSignal
     from bunqueue_core.client import Connection as Connection
+    from bunqueue_core.client import ConnectionPool as ConnectionPool
     from bunqueue_core.client import FlowNode as FlowNode
     from bunqueue_core.client import FlowProducer as FlowProducer
     from bunqueue_core.client import Forwarder as Forwarder
@@ -65,6 +66,7 @@ _EXPORTS = {
     "Conflict": "bunqueue_core.model.errors",
     "Connection": "bunqueue_core.client",
     "ConnectionClosedError": "bunqueue_core.model.errors",
+    "ConnectionPool": "bunqueue_core.client",
     "DelayedError": "bunqueue_core.model.errors",
     "FlowNode": "bunqueue_core.client",
     "FlowProducer": "bunqueue_core.client",
@@ -105,6 +107,7 @@ __all__ = [
     "Conflict",
     "Connection",
     "ConnectionClosedError",
+    "ConnectionPool",
     "DelayedError",
     "FlowNode",
     "FlowProducer",

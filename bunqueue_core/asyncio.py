@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bunqueue_core.client._cancel_signal import CancelSignal, ProcessorContext
 from bunqueue_core.client.connection_async import Connection
+from bunqueue_core.client.connection_pool_async import ConnectionPool
 from bunqueue_core.client.flow_async import FlowNode, FlowProducer
 from bunqueue_core.client.forward_async import Forwarder
 from bunqueue_core.client.job_async import Job
@@ -26,6 +27,7 @@ __all__ = [
     "Bunqueue",
     "CancelSignal",
     "Connection",
+    "ConnectionPool",
     "FlowNode",
     "FlowProducer",
     "Forwarder",

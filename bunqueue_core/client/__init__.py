@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bunqueue_core.client._cancel_signal import CancelSignal, ProcessorContext
 from bunqueue_core.client.connection import Connection
+from bunqueue_core.client.connection_pool import ConnectionPool
 from bunqueue_core.client.flow import FlowNode, FlowProducer
 from bunqueue_core.client.forward import Forwarder
 from bunqueue_core.client.job import Job
@@ -26,6 +27,7 @@ __all__ = [
     "Bunqueue",
     "CancelSignal",
     "Connection",
+    "ConnectionPool",
     "FlowNode",
     "FlowProducer",
     "Forwarder",

@@ -25,8 +25,19 @@ FEATURES: Final[Mapping[str, Mapping[str, Any]]] = {
 }
 
 #: Options that are the queue's and the worker's.
-CONNECTION: Final = ("host", "port", "token", "tls", "connection", "embedded", "data_path", "storage", "prefix_key")
-QUEUE: Final = ("default_job_options",)
+CONNECTION: Final = (
+    "host",
+    "port",
+    "token",
+    "tls",
+    "connection",
+    "embedded",
+    "data_path",
+    "storage",
+    "prefix_key",
+    "pool_size",
+)
+QUEUE: Final = ("default_job_options", "auto_batch")
 WORKER: Final = (
     "concurrency",
     "batch_size",

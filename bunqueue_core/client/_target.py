@@ -42,6 +42,7 @@ class Target:
     storage: its storage, in place of a path; only when embedded.
     connection: a connection that is shared with others, and left open.
     arguments: arguments of the connection to make, when there is none to share.
+    pool_size: number of connections to make then.
     """
 
     embedded: bool
@@ -49,6 +50,7 @@ class Target:
     connection: Any
     arguments: dict[str, Any]
     storage: StorageOption = None
+    pool_size: int = 1
 
 
 def find_target(
@@ -63,12 +65,15 @@ def find_target(
     embedded: bool | None,
     data_path: str | os.PathLike[str] | None,
     storage: StorageOption = None,
+    pool_size: int = 1,
 ) -> Target:
     """Decide where a client's jobs are.
 
     Raises:
         ValueError: the arguments contradict each other, or a connection's mapping has an unknown key.
     """
+    if isinstance(pool_size, bool) or not isinstance(pool_size, int) or pool_size < 1:
+        raise ValueError(f"pool_size must be an integer of at least 1, got {pool_size!r}")
     if storage is not None:
         if data_path is not None:
             raise ValueError("give either data_path or storage, not both")
@@ -104,7 +109,7 @@ def find_target(
                 raise ValueError(f"connection has no option {key!r} (known: {known})")
             arguments[_CONNECTION_KEYS[key]] = value
         connection = None
-    return Target(False, None, connection, arguments)
+    return Target(False, None, connection, arguments, None, pool_size)
 
 
 def queue_key(prefix_key: str, name: str) -> str:

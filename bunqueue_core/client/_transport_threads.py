@@ -216,6 +216,11 @@ class ThreadTransport:
         """Number of connections made so far."""
         return self._session.generation
 
+    @property
+    def backing_off(self) -> bool:
+        """Whether the last connect failed so lately that calls fail at once."""
+        return self._session.backing_off() is not None
+
     def open(self) -> Answer[None]:
         """Connect now, if there is no connection."""
         try:

@@ -6,6 +6,7 @@ from bunqueue_core.client._acompat import ALock, asettled
 from bunqueue_core.client._target import Target
 from bunqueue_core.client._verbs import Verbs
 from bunqueue_core.client.connection_async import Connection
+from bunqueue_core.client.connection_pool_async import ConnectionPool, shared_connection
 from bunqueue_core.embedded import EmbeddedBroker, aopen_broker
 from bunqueue_core.model.errors import ConnectionClosedError
 
@@ -21,16 +22,18 @@ class Endpoint:
         self._target = target
         self._lock = ALock()
         self._broker: EmbeddedBroker | None = None
-        self._own: Connection | None = None
+        self._own: Connection | ConnectionPool | None = None
         self._closed = False
         #: The verbs; None until an embedded broker is open.
         self.verbs: Verbs | None = None
         if not target.embedded:
-            connection = target.connection
-            if connection is None:
+            connection: Connection | ConnectionPool
+            if target.connection is not None:
+                connection = shared_connection(target.connection)
+            elif target.pool_size > 1:
+                connection = self._own = ConnectionPool(target.pool_size, **target.arguments)
+            else:
                 connection = self._own = Connection(**target.arguments)
-            elif not isinstance(connection, Connection):
-                raise TypeError(f"connection must be a {Connection.__module__}.Connection, got {connection!r}")
             self.verbs = connection.verbs
 
     @property

@@ -15,6 +15,7 @@ from bunqueue_core.client._session import TelemetryHandler, TlsOption
 from bunqueue_core.client._target import StorageOption, find_target
 from bunqueue_core.client._verbs import Verbs
 from bunqueue_core.client.connection import Connection
+from bunqueue_core.client.connection_pool import ConnectionPool
 from bunqueue_core.client.endpoint import Endpoint
 from bunqueue_core.client.job import Job
 from bunqueue_core.model.errors import CommandError
@@ -61,7 +62,7 @@ class FlowProducer:
         port: int = 6789,
         token: str | None = None,
         tls: TlsOption = None,
-        connection: Connection | Mapping[str, Any] | None = None,
+        connection: Connection | ConnectionPool | Mapping[str, Any] | None = None,
         on_telemetry: TelemetryHandler | None = None,
         *,
         embedded: bool | None = None,

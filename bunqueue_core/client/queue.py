@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any, Unpack
 from bunqueue_core.client._acompat import settled
 from bunqueue_core.client._session import TelemetryHandler, TlsOption
 from bunqueue_core.client._target import StorageOption, find_target, queue_key
+from bunqueue_core.client.add_batcher import AddBatcher
 from bunqueue_core.client.connection import Connection
+from bunqueue_core.client.connection_pool import ConnectionPool
 from bunqueue_core.client.endpoint import Endpoint
 from bunqueue_core.client.job import Job
 from bunqueue_core.client.job_options import AnyJobOptions
@@ -19,6 +21,7 @@ from bunqueue_core.client.queue_admin import QueueAdmin
 from bunqueue_core.client.queue_control import QueueControl
 from bunqueue_core.client.queue_query import QueueQueries
 from bunqueue_core.client.queue_schedules import QueueSchedules
+from bunqueue_core.client.remote import RemoteVerbs
 from bunqueue_core.model.errors import BunqueueError
 from bunqueue_core.model.rules import check_queue_name
 
@@ -49,6 +52,10 @@ class Queue(QueueQueries, QueueControl, QueueAdmin, QueueSchedules):
             ``{"driver": "...", ...}`` or a driver's settings. Any installed driver that can be embedded will do; clients that name
             the same storage share it.
         default_job_options: options of every job, unless the call gives its own.
+        auto_batch: ``{"max_size": 50, "max_delay_ms": 5}``, or True for just that: single adds that come while others are under way
+            leave together. Worth it where many threads or tasks add to a server one by one; ``durable`` adds always leave alone. An
+            embedded queue has no use for it.
+        pool_size: number of connections to the server; see :class:`ConnectionPool`.
 
     Raises:
         ValueError: an argument is out of its bounds, or the arguments contradict each other.
@@ -61,7 +68,7 @@ class Queue(QueueQueries, QueueControl, QueueAdmin, QueueSchedules):
         port: int = 6789,
         token: str | None = None,
         tls: TlsOption = None,
-        connection: Connection | Mapping[str, Any] | None = None,
+        connection: Connection | ConnectionPool | Mapping[str, Any] | None = None,
         command_timeout: float | None = 10.0,
         prefix_key: str = "",
         on_telemetry: TelemetryHandler | None = None,
@@ -70,6 +77,8 @@ class Queue(QueueQueries, QueueControl, QueueAdmin, QueueSchedules):
         data_path: str | os.PathLike[str] | None = None,
         storage: StorageOption = None,
         default_job_options: AnyJobOptions | Mapping[str, Any] | None = None,
+        auto_batch: Mapping[str, Any] | bool | None = None,
+        pool_size: int = 1,
     ) -> None:
         self.queue_key = check_queue_name(queue_key(prefix_key, name))
         #: The same as :attr:`queue_key`.
@@ -90,8 +99,13 @@ class Queue(QueueQueries, QueueControl, QueueAdmin, QueueSchedules):
                 embedded=embedded,
                 data_path=data_path,
                 storage=storage,
+                pool_size=pool_size,
             )
         )
+        self._batcher: AddBatcher | None = None
+        if auto_batch and not self._endpoint.embedded:
+            batcher = AddBatcher(self.queue_key, {} if auto_batch is True else auto_batch)
+            self._batcher = batcher if batcher.enabled else None
 
     @property
     def embedded(self) -> bool:
@@ -133,7 +147,11 @@ class Queue(QueueQueries, QueueControl, QueueAdmin, QueueSchedules):
         verbs = endpoint.verbs or endpoint.open()
         defaults = self._defaults
         merged = options or None if defaults is None else {**defaults, **options}
-        answer = verbs.add(self.queue_key, name, data, merged)
+        batcher = self._batcher
+        if batcher is None or (merged is not None and merged.get("durable")) or not isinstance(verbs, RemoteVerbs):
+            answer = verbs.add(self.queue_key, name, data, merged)
+        else:
+            answer = batcher.add(verbs, name, data, merged)
         pushed = answer.value if answer.ready else settled(answer)
         job: Job = Job._added(pushed.ids[0], self.queue_key, name, data, merged, verbs)
         return job
@@ -206,11 +224,19 @@ class Queue(QueueQueries, QueueControl, QueueAdmin, QueueSchedules):
         self._endpoint.connect()
 
     def close(self) -> None:
-        """Close the queue: what was added is written, the connection is closed unless it is shared. Idempotent."""
+        """Close the queue: what was added is written, the connection is closed unless it is shared. Idempotent.
+
+        Adds of other tasks or threads that wait for a batch fail; :meth:`disconnect` sends them first.
+        """
+        if self._batcher is not None:
+            self._batcher.stop()
         self._endpoint.close()
 
     def disconnect(self) -> None:
-        """The same as :meth:`close`."""
+        """:meth:`close`, after adds that wait for a batch have been answered."""
+        verbs = self._endpoint.verbs
+        if self._batcher is not None and isinstance(verbs, RemoteVerbs):
+            self._batcher.flush(verbs)
         self.close()
 
     def __enter__(self) -> Queue:

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any, Unpack
 from bunqueue_core.client._acompat import asettled
 from bunqueue_core.client._session import TelemetryHandler, TlsOption
 from bunqueue_core.client._target import StorageOption, find_target, queue_key
+from bunqueue_core.client.add_batcher_async import AddBatcher
 from bunqueue_core.client.connection_async import Connection
+from bunqueue_core.client.connection_pool_async import ConnectionPool
 from bunqueue_core.client.endpoint_async import Endpoint
 from bunqueue_core.client.job_async import Job
 from bunqueue_core.client.job_options import AnyJobOptions
@@ -18,6 +20,7 @@ from bunqueue_core.client.queue_admin_async import QueueAdmin
 from bunqueue_core.client.queue_control_async import QueueControl
 from bunqueue_core.client.queue_query_async import QueueQueries
 from bunqueue_core.client.queue_schedules_async import QueueSchedules
+from bunqueue_core.client.remote import RemoteVerbs
 from bunqueue_core.model.errors import BunqueueError
 from bunqueue_core.model.rules import check_queue_name
 
@@ -48,6 +51,10 @@ class Queue(QueueQueries, QueueControl, QueueAdmin, QueueSchedules):
             ``{"driver": "...", ...}`` or a driver's settings. Any installed driver that can be embedded will do; clients that name
             the same storage share it.
         default_job_options: options of every job, unless the call gives its own.
+        auto_batch: ``{"max_size": 50, "max_delay_ms": 5}``, or True for just that: single adds that come while others are under way
+            leave together. Worth it where many threads or tasks add to a server one by one; ``durable`` adds always leave alone. An
+            embedded queue has no use for it.
+        pool_size: number of connections to the server; see :class:`ConnectionPool`.
 
     Raises:
         ValueError: an argument is out of its bounds, or the arguments contradict each other.
@@ -60,7 +67,7 @@ class Queue(QueueQueries, QueueControl, QueueAdmin, QueueSchedules):
         port: int = 6789,
         token: str | None = None,
         tls: TlsOption = None,
-        connection: Connection | Mapping[str, Any] | None = None,
+        connection: Connection | ConnectionPool | Mapping[str, Any] | None = None,
         command_timeout: float | None = 10.0,
         prefix_key: str = "",
         on_telemetry: TelemetryHandler | None = None,
@@ -69,6 +76,8 @@ class Queue(QueueQueries, QueueControl, QueueAdmin, QueueSchedules):
         data_path: str | os.PathLike[str] | None = None,
         storage: StorageOption = None,
         default_job_options: AnyJobOptions | Mapping[str, Any] | None = None,
+        auto_batch: Mapping[str, Any] | bool | None = None,
+        pool_size: int = 1,
     ) -> None:
         self.queue_key = check_queue_name(queue_key(prefix_key, name))
         #: The same as :attr:`queue_key`.
@@ -89,8 +98,13 @@ class Queue(QueueQueries, QueueControl, QueueAdmin, QueueSchedules):
                 embedded=embedded,
                 data_path=data_path,
                 storage=storage,
+                pool_size=pool_size,
             )
         )
+        self._batcher: AddBatcher | None = None
+        if auto_batch and not self._endpoint.embedded:
+            batcher = AddBatcher(self.queue_key, {} if auto_batch is True else auto_batch)
+            self._batcher = batcher if batcher.enabled else None
 
     @property
     def embedded(self) -> bool:
@@ -132,7 +146,11 @@ class Queue(QueueQueries, QueueControl, QueueAdmin, QueueSchedules):
         verbs = endpoint.verbs or await endpoint.open()
         defaults = self._defaults
         merged = options or None if defaults is None else {**defaults, **options}
-        answer = verbs.add(self.queue_key, name, data, merged)
+        batcher = self._batcher
+        if batcher is None or (merged is not None and merged.get("durable")) or not isinstance(verbs, RemoteVerbs):
+            answer = verbs.add(self.queue_key, name, data, merged)
+        else:
+            answer = batcher.add(verbs, name, data, merged)
         pushed = answer.value if answer.ready else await asettled(answer)
         job: Job = Job._added(pushed.ids[0], self.queue_key, name, data, merged, verbs)
         return job
@@ -205,11 +223,19 @@ class Queue(QueueQueries, QueueControl, QueueAdmin, QueueSchedules):
         await self._endpoint.connect()
 
     async def close(self) -> None:
-        """Close the queue: what was added is written, the connection is closed unless it is shared. Idempotent."""
+        """Close the queue: what was added is written, the connection is closed unless it is shared. Idempotent.
+
+        Adds of other tasks or threads that wait for a batch fail; :meth:`disconnect` sends them first.
+        """
+        if self._batcher is not None:
+            self._batcher.stop()
         await self._endpoint.close()
 
     async def disconnect(self) -> None:
-        """The same as :meth:`close`."""
+        """:meth:`close`, after adds that wait for a batch have been answered."""
+        verbs = self._endpoint.verbs
+        if self._batcher is not None and isinstance(verbs, RemoteVerbs):
+            await self._batcher.flush(verbs)
         await self.close()
 
     async def __aenter__(self) -> Queue:

@@ -15,6 +15,7 @@ from bunqueue_core.client._target import StorageOption, Target, find_target, que
 from bunqueue_core.client._transport_threads import ThreadTransport
 from bunqueue_core.client._verbs import Verbs
 from bunqueue_core.client.connection import Connection
+from bunqueue_core.client.connection_pool import ConnectionPool
 from bunqueue_core.client.remote import RemoteVerbs
 from bunqueue_core.embedded import EmbeddedBroker, open_broker
 from bunqueue_core.model.errors import (
@@ -70,7 +71,7 @@ class QueueEvents(Emitter):
         port: int = 6789,
         token: str | None = None,
         tls: TlsOption = None,
-        connection: Connection | Mapping[str, Any] | None = None,
+        connection: Connection | ConnectionPool | Mapping[str, Any] | None = None,
         prefix_key: str = "",
         on_telemetry: TelemetryHandler | None = None,
         *,

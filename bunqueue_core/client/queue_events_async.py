@@ -14,6 +14,7 @@ from bunqueue_core.client._target import StorageOption, Target, find_target, que
 from bunqueue_core.client._transport_asyncio import AsyncioTransport
 from bunqueue_core.client._verbs import Verbs
 from bunqueue_core.client.connection_async import Connection
+from bunqueue_core.client.connection_pool_async import ConnectionPool
 from bunqueue_core.client.remote import RemoteVerbs
 from bunqueue_core.embedded import EmbeddedBroker, aopen_broker
 from bunqueue_core.model.errors import (
@@ -69,7 +70,7 @@ class QueueEvents(Emitter):
         port: int = 6789,
         token: str | None = None,
         tls: TlsOption = None,
-        connection: Connection | Mapping[str, Any] | None = None,
+        connection: Connection | ConnectionPool | Mapping[str, Any] | None = None,
         prefix_key: str = "",
         on_telemetry: TelemetryHandler | None = None,
         *,

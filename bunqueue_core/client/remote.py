@@ -41,6 +41,9 @@ class Transport(Protocol):
     @property
     def generation(self) -> int: ...
 
+    @property
+    def backing_off(self) -> bool: ...
+
     def open(self) -> Answer[None]: ...
 
     def submit(
@@ -94,7 +97,10 @@ class RemoteVerbs(Verbs):
         self, queue: str, jobs: Sequence[Mapping[str, Any]], defaults: Mapping[str, Any] | None
     ) -> Answer[Pushed]:
         """``PUSHB``."""
-        entries = [bulk_entry(job, defaults) for job in jobs]
+        return self.add_entries(queue, [bulk_entry(job, defaults) for job in jobs])
+
+    def add_entries(self, queue: str, entries: Sequence[Mapping[str, Any]]) -> Answer[Pushed]:
+        """``PUSHB`` of what :func:`bulk_entry` has made."""
         return self._submit({"cmd": "PUSHB", "queue": queue, "jobs": entries}, decode=_pushed)
 
     # -- consume ------------------------------------------------------------------------------------------------------
@@ -159,7 +165,7 @@ class RemoteVerbs(Verbs):
         if removing or any(ack.result is not None for ack in acks):
             parts = [_UNDEFINED if ack.result is None else ack.result for ack in acks]
             extra, count = _RESULTS + array_header(len(acks)) + b"".join(parts), 1
-        batch: Answer[Acknowledged] = Answer(self._driver)
+        batch: Answer[Acknowledged] = Answer(self.driver)
 
         def decode(response: dict[str, Any]) -> Acknowledged:
             return _acknowledged(response, len(acks))
@@ -178,7 +184,8 @@ class RemoteVerbs(Verbs):
         return batch
 
     @property
-    def _driver(self) -> Driver | None:
+    def driver(self) -> Driver | None:
+        """What makes progress for a thread that waits; None where an event loop does."""
         transport = self.transport
         return transport if hasattr(transport, "drive") else None  # type: ignore[return-value]
 
@@ -241,7 +248,7 @@ class RemoteVerbs(Verbs):
 
     def heartbeat(self, renewals: Sequence[Renewal]) -> Answer[list[bool]]:
         """``JobHeartbeat`` for one job, ``JobHeartbeatB`` for more."""
-        beats: Answer[list[bool]] = Answer(self._driver)
+        beats: Answer[list[bool]] = Answer(self.driver)
         if len(renewals) == 1:
             self._heartbeat_each(renewals, beats)
             return beats

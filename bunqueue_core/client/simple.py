@@ -57,8 +57,8 @@ class Bunqueue:
             - ``batch``: ``{"size", "timeout": 5000, "processor": function of a list of jobs that returns a list of results}``;
 
             where the jobs are: ``host``, ``port``, ``token``, ``tls``, ``connection``, ``embedded``, ``data_path``,
-            ``storage``, ``prefix_key``;
-            for the queue: ``default_job_options``;
+            ``storage``, ``prefix_key``, ``pool_size``;
+            for the queue: ``default_job_options``, ``auto_batch``;
             for the worker: ``concurrency``, ``batch_size``, ``poll_timeout_ms``, ``heartbeat_interval_s``, ``autorun``,
             ``remove_on_complete``, ``remove_on_fail``, ``rate_limit`` (``{"max", "duration", "group_key"}``);
             and features, each off unless it is given (times in ms):

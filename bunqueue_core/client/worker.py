@@ -16,6 +16,7 @@ from bunqueue_core.client._stop_signals import EXIT_CODE_BASE, StopSignals
 from bunqueue_core.client._target import StorageOption, Target, find_target, queue_key
 from bunqueue_core.client._worker_options import WorkerOptions
 from bunqueue_core.client.connection import Connection
+from bunqueue_core.client.connection_pool import ConnectionPool
 from bunqueue_core.client.job import Job
 from bunqueue_core.client.queue_events import QueueEvents
 from bunqueue_core.client.worker_loop import WorkerLoop
@@ -76,6 +77,7 @@ class Worker(WorkerLoop):
         max_stalled_count: accepted; the queue's policy rules.
         remove_on_complete: True removes the jobs that this worker completes.
         remove_on_fail: True removes the jobs that fail for good here, instead of keeping dead letters.
+        pool_size: number of connections to the server; see :class:`ConnectionPool`.
 
     Raises:
         ValueError: an argument is out of its bounds, or the arguments contradict each other.
@@ -102,7 +104,7 @@ class Worker(WorkerLoop):
         embedded: bool | None = None,
         data_path: str | os.PathLike[str] | None = None,
         storage: StorageOption = None,
-        connection: Connection | Mapping[str, Any] | None = None,
+        connection: Connection | ConnectionPool | Mapping[str, Any] | None = None,
         command_timeout: float | None = 10.0,
         prefix_key: str = "",
         use_locks: bool = True,
@@ -115,6 +117,7 @@ class Worker(WorkerLoop):
         max_stalled_count: int = 1,
         remove_on_complete: Any = None,
         remove_on_fail: Any = None,
+        pool_size: int = 1,
     ) -> None:
         options = WorkerOptions.checked(
             batch_size=batch_size,
@@ -141,6 +144,7 @@ class Worker(WorkerLoop):
             embedded=embedded,
             data_path=data_path,
             storage=storage,
+            pool_size=pool_size,
         )
         super().__init__(target, key, processor, concurrency, options, limiter, batch, name)
         #: The queue's name without the prefix.

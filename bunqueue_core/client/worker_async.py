@@ -15,6 +15,7 @@ from bunqueue_core.client._stop_signals import EXIT_CODE_BASE, StopSignals
 from bunqueue_core.client._target import StorageOption, Target, find_target, queue_key
 from bunqueue_core.client._worker_options import WorkerOptions
 from bunqueue_core.client.connection_async import Connection
+from bunqueue_core.client.connection_pool_async import ConnectionPool
 from bunqueue_core.client.job_async import Job
 from bunqueue_core.client.queue_events_async import QueueEvents
 from bunqueue_core.client.worker_loop_async import WorkerLoop
@@ -75,6 +76,7 @@ class Worker(WorkerLoop):
         max_stalled_count: accepted; the queue's policy rules.
         remove_on_complete: True removes the jobs that this worker completes.
         remove_on_fail: True removes the jobs that fail for good here, instead of keeping dead letters.
+        pool_size: number of connections to the server; see :class:`ConnectionPool`.
 
     Raises:
         ValueError: an argument is out of its bounds, or the arguments contradict each other.
@@ -101,7 +103,7 @@ class Worker(WorkerLoop):
         embedded: bool | None = None,
         data_path: str | os.PathLike[str] | None = None,
         storage: StorageOption = None,
-        connection: Connection | Mapping[str, Any] | None = None,
+        connection: Connection | ConnectionPool | Mapping[str, Any] | None = None,
         command_timeout: float | None = 10.0,
         prefix_key: str = "",
         use_locks: bool = True,
@@ -114,6 +116,7 @@ class Worker(WorkerLoop):
         max_stalled_count: int = 1,
         remove_on_complete: Any = None,
         remove_on_fail: Any = None,
+        pool_size: int = 1,
     ) -> None:
         options = WorkerOptions.checked(
             batch_size=batch_size,
@@ -140,6 +143,7 @@ class Worker(WorkerLoop):
             embedded=embedded,
             data_path=data_path,
             storage=storage,
+            pool_size=pool_size,
         )
         super().__init__(target, key, processor, concurrency, options, limiter, batch, name)
         #: The queue's name without the prefix.
