@@ -10,6 +10,8 @@ import copy
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypedDict
 
+import msgspec
+
 JobState = Literal[
     "waiting", "prioritized", "delayed", "active", "waiting-children", "completed", "failed", "unknown", "paused"
 ]
@@ -107,83 +109,41 @@ DEFAULT_OPTIONS: Final = JobOptions()
 DURABLE_OPTIONS: Final = JobOptions(durable=True)
 
 
-class JobSpec:
-    """One job to be admitted: validated input, not yet decided upon (see ``model.options`` for the validation)."""
+class JobSpec(msgspec.Struct, gc=False, eq=False):
+    """One job to be admitted: validated input, not yet decided upon (see ``model.options`` for the validation).
 
-    __slots__ = (
-        "children_ids",
-        "custom_id",
-        "data",
-        "delay",
-        "depends_on",
-        "group_id",
-        "group_max_size",
-        "name",
-        "options",
-        "parent_id",
-        "parent_queue",
-        "plain",
-        "priority",
-        "tags",
-        "timestamp",
-        "unique_key",
-    )
+    Attributes:
+        name: name of the job.
+        data: encoded payload; None when the producer gave none.
+        options: what never changes after admission.
+        plain: known to have nothing but name, data and durability (see :func:`plain_spec`).
+        priority: higher first.
+        delay: ms after ``timestamp``.
+        timestamp: becomes ``created_at`` (epoch ms); None means now.
+        parent_queue: set when the payload asks to be linked to ``parent_id`` (``__parentQueue``).
+    """
 
-    def __init__(
-        self,
-        name: str = "default",
-        data: bytes | None = None,
-        options: JobOptions = DEFAULT_OPTIONS,
-        *,
-        priority: int = 0,
-        delay: int = 0,
-        timestamp: int | None = None,
-        custom_id: str | None = None,
-        unique_key: str | None = None,
-        group_id: str | None = None,
-        group_max_size: int | None = None,
-        depends_on: tuple[str, ...] = (),
-        parent_id: str | None = None,
-        parent_queue: str | None = None,
-        children_ids: tuple[str, ...] = (),
-        tags: tuple[str, ...] = (),
-    ) -> None:
-        self.name = name
-        self.data = data  #: encoded payload; None when the producer gave none
-        self.options = options
-        self.priority = priority
-        self.delay = delay  #: ms after ``timestamp``
-        self.timestamp = timestamp  #: becomes ``created_at``; None means now
-        self.custom_id = custom_id
-        self.unique_key = unique_key
-        self.group_id = group_id
-        self.group_max_size = group_max_size
-        self.depends_on = depends_on
-        self.parent_id = parent_id
-        self.parent_queue = parent_queue  #: set when the payload asks to be linked to ``parent_id`` (``__parentQueue``)
-        self.children_ids = children_ids
-        self.tags = tags
-        self.plain = False  #: known to have nothing but name, data and durability (see :func:`plain_spec`)
+    name: str = "default"
+    data: bytes | None = None
+    options: JobOptions = DEFAULT_OPTIONS
+    plain: bool = False
+    priority: int = 0
+    delay: int = 0
+    timestamp: int | None = None
+    custom_id: str | None = None
+    unique_key: str | None = None
+    group_id: str | None = None
+    group_max_size: int | None = None
+    depends_on: tuple[str, ...] = ()
+    parent_id: str | None = None
+    parent_queue: str | None = None
+    children_ids: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
 
 
 def plain_spec(name: str, data: bytes | None, options: JobOptions = DEFAULT_OPTIONS) -> JobSpec:
-    """A spec with nothing but a name and data; ``options`` may be :data:`DURABLE_OPTIONS`.
-
-    The same as calling the class, in half the time: nearly every job of a large bulk is one of these.
-    """
-    spec = _new_spec(JobSpec)
-    spec.name = name
-    spec.data = data
-    spec.options = options
-    spec.plain = True
-    spec.priority = spec.delay = 0
-    spec.timestamp = spec.custom_id = spec.unique_key = spec.group_id = spec.group_max_size = None
-    spec.parent_id = spec.parent_queue = None
-    spec.depends_on = spec.children_ids = spec.tags = ()
-    return spec
-
-
-_new_spec: Final = object.__new__
+    """A spec with nothing but a name and data; ``options`` may be :data:`DURABLE_OPTIONS`."""
+    return JobSpec(name, data, options, True)
 
 
 class TimelineEntry(TypedDict, total=False):
@@ -221,99 +181,55 @@ class Lease:
         self.renewals = 0
 
 
-class Job:
+class Job(msgspec.Struct, gc=False, eq=False):
     """A job and where it stands. Mutable: the engine owns it; whoever is handed one from a broker only reads it.
 
     ``timeline`` is ``None`` while the job has only its admission entry (state ``admitted_as`` at ``admitted_at``): most
     waiting jobs never need the list. Use :func:`timeline_of` to read it and :func:`append_timeline` to extend it.
+
+    The garbage collector does not look at jobs: there may be millions, which it would walk over and over. So nothing that a job
+    refers to may refer back to it.
     """
 
-    __slots__ = (
-        "admitted_as",
-        "admitted_at",
-        "attempts",
-        "children_ids",
-        "completed_at",
-        "created_at",
-        "custom_id",
-        "data",
-        "depends_on",
-        "dirty",
-        "group_id",
-        "group_order",
-        "history",
-        "id",
-        "last_heartbeat",
-        "lease",
-        "location",
-        "name",
-        "options",
-        "parent_id",
-        "priority",
-        "progress",
-        "progress_message",
-        "queue",
-        "run_at",
-        "session",
-        "stacktrace",
-        "stall_count",
-        "started_at",
-        "stored",
-        "tags",
-        "timeline",
-        "timer",
-        "unique_key",
-        "where",
-    )
+    id: str
+    queue: str
+    name: str
+    data: bytes | None
+    options: JobOptions
+    priority: int
+    created_at: int
+    run_at: int
+    admitted_as: JobState
+    admitted_at: int
+    last_heartbeat: int = 0  #: becomes ``created_at`` if it is not given
+    started_at: int | None = None
+    completed_at: int | None = None
+    attempts: int = 0  #: failed attempts so far
+    stall_count: int = 0
+    progress: int | float = 0
+    progress_message: str | None = None
+    timeline: list[TimelineEntry] | None = None
+    stacktrace: list[str] | None = None
+    history: RetryHistory | None = None
+    custom_id: str | None = None
+    unique_key: str | None = None
+    group_id: str | None = None
+    group_order: int = 0  #: admission order inside the group; kept by retries
+    parent_id: str | None = None
+    depends_on: tuple[str, ...] = ()
+    children_ids: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
+    lease: Lease | None = None
+    session: str | None = None  #: connection that would hand the job back when it closes
+    location: int = Location.READY
+    stored: bool = False  #: a row of this generation is (or is about to be) in the journal
+    dirty: int = 0  #: the engine's mark of what the next commit writes of it
+    where: int = 0  #: the engine's mark of the container that holds an entry for it
+    timer: int = 0  #: slot of its deadline while it is active
 
-    def __init__(
-        self,
-        id: str,
-        queue: str,
-        name: str,
-        data: bytes | None,
-        options: JobOptions,
-        priority: int,
-        created_at: int,
-        run_at: int,
-        admitted_as: JobState,
-        admitted_at: int,
-    ) -> None:
-        self.id = id
-        self.queue = queue
-        self.name = name
-        self.data = data
-        self.options = options
-        self.priority = priority
-        self.created_at = created_at
-        self.run_at = run_at
-        self.admitted_as: JobState = admitted_as
-        self.admitted_at = admitted_at
-        self.started_at: int | None = None
-        self.completed_at: int | None = None
-        self.attempts = 0  #: failed attempts so far
-        self.stall_count = 0
-        self.last_heartbeat = created_at
-        self.progress: int | float = 0
-        self.progress_message: str | None = None
-        self.timeline: list[TimelineEntry] | None = None
-        self.stacktrace: list[str] | None = None
-        self.history: RetryHistory | None = None
-        self.custom_id: str | None = None
-        self.unique_key: str | None = None
-        self.group_id: str | None = None
-        self.group_order = 0  #: admission order inside the group; kept by retries
-        self.parent_id: str | None = None
-        self.depends_on: tuple[str, ...] = ()
-        self.children_ids: tuple[str, ...] = ()
-        self.tags: tuple[str, ...] = ()
-        self.lease: Lease | None = None
-        self.session: str | None = None  #: connection that would hand the job back when it closes
-        self.location = Location.READY
-        self.stored = False  #: a row of this generation is (or is about to be) in the journal
-        self.dirty = 0  #: the engine's mark of what the next commit writes of it
-        self.where = 0  #: the engine's mark of the container that holds an entry for it
-        self.timer = 0  #: slot of its deadline while it is active
+    def __post_init__(self) -> None:
+        if not self.last_heartbeat:
+            self.last_heartbeat = self.created_at
 
     def snapshot(self) -> Job:
         """Copy the job, so that a caller may keep it while the original goes on changing."""
