@@ -199,6 +199,8 @@ class LocalFrame(Broker):
                 journal, self._engine.marks, self._lock, ports.now, self._settled, self._critical, log
             )
         self._in_loop = role == "server"
+        # Callers commit what they wait for, and producers what they have produced; the thread does the rest.
+        self._others_commit = role == "embedded"
         self._host: Host = {"server": LoopHost, "embedded": ThreadHost, "manual": ManualHost}[role]()
         self._state: Literal["new", "open", "draining", "closed"] = "new"
         self._closing = threading.Lock()
@@ -213,7 +215,6 @@ class LocalFrame(Broker):
         self._listeners: dict[int, tuple[str | None, Callable[[Event], None]]] = {}
         self._watchers: dict[int, Callable[[str, Mapping[str, Any]], None]] = {}
         self._webhook_watchers: dict[int, Callable[[Sequence[Webhook]], None]] = {}
-        self._flush_at: int | None = None
         self._driving: dict[int, threading.Event] = {}
         self._loops_driving: set[int] = set()
         self._started_at = 0
@@ -383,11 +384,11 @@ class LocalFrame(Broker):
             return Answer.of(value)
         if engine.events:
             self._pass_on_events(buffer)
-        if self._flush_at is None and engine.marks.pending:
-            self._flush_at = now + FLUSH_INTERVAL_MS
-            self._host.at(self._flush_at)
-        if self._in_loop and engine.marks.fresh >= FLUSH_JOBS and self._flush_at:
-            self._flush_at = 0
+        if buffer.flush_at is None and engine.marks.pending:
+            buffer.flush_at = now + FLUSH_INTERVAL_MS
+            self._host.at(buffer.flush_at)
+        if self._in_loop and engine.marks.fresh >= FLUSH_JOBS and buffer.flush_at:
+            buffer.flush_at = 0
             self._host.soon()
         if self._wakes:
             self._arm()
@@ -519,6 +520,7 @@ class LocalFrame(Broker):
             now = self._now()
             self._look_at_clocks(now)
             self._armed_for = None
+            waiting = self._waiting_answers()
             deadline = engine.next_deadline()
             if deadline is not None and deadline <= now:
                 try:
@@ -535,9 +537,16 @@ class LocalFrame(Broker):
                     self._deliver_now()
                 else:
                     self._hold_events()
-        if self._buffer is not None:
-            self._flush_at = None
-            self._buffer.flush()
+            buffer = self._buffer
+            if buffer is not None:
+                if self._others_commit and not fired and self._waiting_answers() == waiting:
+                    later = buffer.put_off(now)
+                    if later is not None:
+                        self._host.at(later)
+                        return fired
+                buffer.flush_at = None
+        if buffer is not None:
+            buffer.flush()
         return fired
 
     def _work(self) -> None:

@@ -38,7 +38,7 @@ from bunqueue_core.model.rules import check_failures, check_text
 from bunqueue_core.model.webhook import Webhook, WebhookTally
 from bunqueue_core.scheduling.definition import Entry
 from bunqueue_core.scheduling.service import preview
-from bunqueue_core.storage.buffer import FLUSH_JOBS, MAX_UNWRITTEN_BYTES, MAX_UNWRITTEN_ROWS
+from bunqueue_core.storage.buffer import FLUSH_JOBS, MAX_UNWRITTEN_BYTES, MAX_UNWRITTEN_ROWS, PRODUCER_PATIENCE_S
 from bunqueue_core.storage.journal import StoredJob
 from bunqueue_core.storage.records import job_from_row, logical_state
 
@@ -68,10 +68,10 @@ class LocalBroker(LocalFrame):
                         break
             answer = self._answer(pushed, now, durable=durable)
             full = marks.fresh >= FLUSH_JOBS and not self._in_loop
-        if full and not durable and self._buffer is not None and not self._buffer.busy:
+        if full and not durable and self._buffer is not None:
             # The producer writes what it has produced: another thread would have to win the interpreter's lock from it for
-            # every statement, and would gather more than it writes.
-            self._buffer.flush()
+            # every statement, and would gather more than it writes. For the same reason it waits for one that writes already.
+            self._buffer.flush(patience_s=PRODUCER_PATIENCE_S)
         return answer
 
     def _adopt_generations(self, specs: Sequence[JobSpec]) -> None:

@@ -27,6 +27,10 @@ FLUSH_JOBS: Final = 100
 #: A commit starts at most this long after the first unwritten buffered add, ms.
 FLUSH_INTERVAL_MS: Final = 10
 
+#: How long a producer that would write what it has produced waits for another thread's commit, s. Longer means that the disk is
+#: slow; then it goes on, until too much is unwritten.
+PRODUCER_PATIENCE_S: Final = 0.05
+
 #: Pause before the first retry of a failed commit, doubled each time, ms.
 FIRST_RETRY_MS: Final = 100
 
@@ -135,6 +139,8 @@ class WriteBuffer:
         self._stuck_bytes = 0
         self._retry_at = 0
         self._failed_first_at = 0
+        self._put_off: int | None = None
+        self.flush_at: int | None = None  #: when what is unwritten and unwaited for has to be on its way, epoch ms
         self.generation = Generation()
         self.failures = 0  #: failed tries in a row
         self.total_failures = 0
@@ -174,11 +180,6 @@ class WriteBuffer:
     # -- committing ---------------------------------------------------------------------------------------------------
 
     @property
-    def busy(self) -> bool:
-        """True while a commit is under way."""
-        return self._commit_mutex.locked()
-
-    @property
     def work_to_do(self) -> bool:
         """True if a commit would write or settle something."""
         return self._stuck is not None or self._source.pending or bool(self.generation.waiters)
@@ -190,17 +191,45 @@ class WriteBuffer:
         waiting = [g.opened_at for g in (self._stuck[1], self.generation) if g.waiters]
         return min([self._retry_at, now + MAX_RETRY_MS, *(at + COMMAND_DEADLINE_MS for at in waiting)])
 
-    def flush(self, *, force: bool = False) -> bool:
+    def put_off(self, now: int) -> int | None:
+        """When a thread that commits only what nobody else does has to (epoch ms); None if that is now. Under the engine's lock.
+
+        Whoever waits for a commit makes it, and so does a producer once enough is unwritten. A second thread that came between
+        would only take the interpreter from them, and would have to win it back for every statement. It is put off once: should
+        the clock stand still or go back, the thread has waited long enough all the same.
+        """
+        if self._stuck is not None:
+            return None
+        when = self.flush_at
+        if self.generation.waiters:
+            opened_at = self.generation.opened_at
+            if opened_at > now:
+                return None  # the clock went back
+            waited = opened_at + FLUSH_INTERVAL_MS
+            when = waited if when is None else min(when, waited)
+        if when is None or when <= now or when > now + FLUSH_INTERVAL_MS or when == self._put_off:
+            return None
+        self._put_off = when
+        return when
+
+    def flush(self, *, force: bool = False, patience_s: float = -1) -> bool:
         """Commit the present generation (or the one that is stuck, first). True unless the storage failed.
 
         Blocks while another thread commits: what it finds afterwards it commits itself, for all who wait.
 
         Args:
             force: try a stuck commit even before its time.
+            patience_s: seconds to wait for another thread's commit, after which all is left to that thread and the result is
+                False; -1 waits without limit.
         """
-        with self._commit_mutex:
+        if not self._commit_mutex.acquire(timeout=patience_s):
+            return False
+        try:
             done = self._flush(force)
-        self._settle()
+        finally:
+            self._commit_mutex.release()
+        if self._settled:
+            self._settle()
         return done
 
     def _flush(self, force: bool) -> bool:
@@ -218,6 +247,7 @@ class WriteBuffer:
                         return True
                     generation = self.generation
                     self.generation = Generation()
+                    self.flush_at = None
                     try:
                         changes = self._source.drain()
                     except Exception as error:
