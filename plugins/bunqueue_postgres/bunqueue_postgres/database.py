@@ -19,6 +19,7 @@ from bunqueue_postgres import arrays
 from bunqueue_postgres.diagnosis import READ_ONLY, Diagnosis, check_server, diagnose
 from bunqueue_postgres.errors import RETRIED_ONCE, is_disconnect, sqlstate
 from bunqueue_postgres.settings import CONNECT_TIMEOUT_S, IDLE_CLOSE_S, MAX_LIFETIME_S, PostgresStorage
+from bunqueue_postgres.tls import trusted
 
 T = TypeVar("T")
 
@@ -103,7 +104,8 @@ class Database:
         """A connection outside the pool, configured like those in it; for ``listening``, to the URL meant for that."""
         settings = self._settings
         url = settings.listen_url if listening and settings.listen_url is not None else settings.url
-        connection: Connection = await AsyncConnection.connect(url.get_secret_value(), **self._arguments)
+        text = url.get_secret_value()
+        connection: Connection = await AsyncConnection.connect(text, **self._arguments, **trusted(text))
         try:
             await self._configure(connection)
         except BaseException:
@@ -117,9 +119,10 @@ class Database:
         Raises:
             psycopg.Error: no connection could be made in time.
         """
+        url = self._settings.url.get_secret_value()
         pool: AsyncConnectionPool[Connection] = AsyncConnectionPool(
-            self._settings.url.get_secret_value(),
-            kwargs=self._arguments,
+            url,
+            kwargs={**self._arguments, **trusted(url)},
             min_size=1,
             max_size=self._settings.effective_pool_size,
             open=False,

@@ -121,7 +121,7 @@ _CONNECTING: Final[tuple[tuple[re.Pattern[str], Diagnosis], ...]] = tuple(
             ),
         ),
         (
-            r"certificate verify failed|self.signed certificate|unable to get .*? certificate",
+            r"certificate verify failed|signature failure|self.signed certificate|unable to get .*? certificate",
             Diagnosis(
                 "the database's certificate is not trusted",
                 "install its authority in the host's trust store (sslrootcert=system), or name it with sslrootcert "
