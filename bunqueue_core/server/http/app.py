@@ -349,6 +349,9 @@ class HttpApp:
             "connections": self._connections(),
             "memory": {"heapUsed": rss, "heapTotal": rss, "rss": rss},
         }
+        database = {name[8].lower() + name[9:]: value for name, value in numbers.items() if name.startswith("database")}
+        if database:
+            body["database"] = database
         if not ok:
             body["storage"] = storage_health(health)
         return JSONResponse(body, 200 if ok else 503, headers=self._cors(scope))

@@ -42,6 +42,40 @@ _LE: Final = (
 )
 
 _STATES: Final = ("waiting", "prioritized", "delayed", "active", "dlq", "completed")
+#: Figures of a database server, shown where the broker has them: name, kind, text, name among the statistics.
+_DATABASE: Final = (
+    ("operations", "gauge", "Statements that run", "databaseOperations"),
+    ("operations_queued", "gauge", "Statements that wait for their turn", "databaseOperationsQueued"),
+    ("statements", "counter", "Statements since start", "databaseStatements"),
+    ("connections", "gauge", "Connections of the pool", "databaseConnections"),
+    ("connections_idle", "gauge", "Connections of the pool that nobody uses", "databaseConnectionsIdle"),
+    ("connections_waited_for", "gauge", "Statements that wait for a connection", "databaseConnectionsWaitedFor"),
+    ("oldest_transaction_seconds", "gauge", "Age of the oldest transaction", "databaseOldestTransactionSeconds"),
+    (
+        "oldest_snapshot_transactions",
+        "gauge",
+        "Age of the oldest snapshot, in transactions: dead rows since then stay",
+        "databaseOldestSnapshotTransactions",
+    ),
+    ("age_transactions", "gauge", "Age of the oldest row, in transactions", "databaseAgeTransactions"),
+    ("job_dead_rows", "gauge", "Dead rows among the jobs", "databaseDeadJobRows"),
+    ("event_dead_rows", "gauge", "Dead rows among the events", "databaseDeadEventRows"),
+    (
+        "jobs_vacuumed_timestamp_seconds",
+        "gauge",
+        "When the jobs were last vacuumed; 0: never",
+        "databaseJobsVacuumedAtSeconds",
+    ),
+    (
+        "events_vacuumed_timestamp_seconds",
+        "gauge",
+        "When the events were last vacuumed; 0: never",
+        "databaseEventsVacuumedAtSeconds",
+    ),
+    ("event_rows", "gauge", "Rows of the outbox, each of one or more events", "databaseEventRows"),
+    ("brokers", "gauge", "Brokers that share the database", "liveBrokers"),
+)
+
 _TRANSPORTS: Final = (("tcp", "tcp"), ("websocket", "ws"), ("sse", "sse"))
 
 
@@ -136,6 +170,12 @@ class _Snapshot(Collector):
             yield _gauge("bunqueue_storage_unwritten_rows", "Rows that wait for a commit", unwritten)
             failures = self._numbers.get("commitFailures", 0)
             yield _counter("bunqueue_storage_commit_failures", "Commits that failed since start", failures)
+
+        for name, kind, text, figure in _DATABASE:
+            if figure in self._numbers:
+                yield (_counter if kind == "counter" else _gauge)(
+                    f"bunqueue_database_{name}", text, self._numbers[figure]
+                )
 
     def _by_queue(self) -> Iterator[Metric]:
         if not self._counts:

@@ -42,6 +42,7 @@ from bunqueue_postgres.verbs.inspect import Inspecting
 from bunqueue_postgres.verbs.schedules import Scheduling
 from bunqueue_postgres.verbs.webhooks import Hooking
 from bunqueue_postgres.verbs.workers import Registering
+from bunqueue_postgres.vitals import Vitals
 
 #: Seconds between looks at the jobs that an orderly stop waits for.
 DRAIN_LOOK_S: Final = 0.1
@@ -70,6 +71,7 @@ class PostgresBroker(Consuming, Flowing, Scheduling, Inspecting, Controlling, De
         self._totals: dict[str, int] = dict.fromkeys(COUNTED, 0)
         self._counting = False
         self._counts_wanted_until = 0.0
+        self.vitals = Vitals(self)
 
     # -- life cycle ---------------------------------------------------------------------------------------------------
 
@@ -169,7 +171,6 @@ class PostgresBroker(Consuming, Flowing, Scheduling, Inspecting, Controlling, De
 
     def statistics(self) -> dict[str, int | float]:
         self._want_counts()
-        active, queued = self.database.load
         totals = self.totals
         return {
             **self._totals,
@@ -177,9 +178,7 @@ class PostgresBroker(Consuming, Flowing, Scheduling, Inspecting, Controlling, De
             "totalPulled": totals["pulled"],
             "totalCompleted": totals["completed"],
             "totalFailed": totals["failed"],
-            "databaseOperations": active,
-            "databaseOperationsQueued": queued,
-            "databaseStatements": self.database.statements,
+            **self.vitals.numbers(),
             "parkedPulls": sum(len(desk.parked) for desk in self._desks.values()),
             "connectedJobs": len(self.held),
             "liveBrokers": self.coordinator.brokers,

@@ -257,6 +257,18 @@ class Database:
         """Statements that run, and that wait for their turn."""
         return self._active, len(self._queued)
 
+    def figures(self) -> dict[str, int | float]:
+        """Statements and connections, for statistics."""
+        pool = self._pool.get_stats() if self._pool is not None else {}
+        return {
+            "databaseOperations": self._active,
+            "databaseOperationsQueued": len(self._queued),
+            "databaseStatements": self.statements,
+            "databaseConnections": pool.get("pool_size", 0),
+            "databaseConnectionsIdle": pool.get("pool_available", 0),
+            "databaseConnectionsWaitedFor": pool.get("requests_waiting", 0),
+        }
+
     # -- health -------------------------------------------------------------------------------------------------------
 
     @property

@@ -126,6 +126,7 @@ class Queries:
     unmeet_edges: bytes
     unmet: bytes
     unregister_broker: bytes
+    vitals: bytes
     waited_for: bytes
     waiters: bytes
     waiting_for: bytes
