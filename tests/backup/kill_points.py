@@ -1,11 +1,11 @@
-"""Kills a backup or a restore at one file operation after the other, or lets that operation fail, and says what is left. A program
-of its own: it forks.
+"""Kills a backup, a restore or a vacuum at one file operation after the other, lets that operation fail, or gives it a disk on
+which files cannot grow beyond a size; and says what is left. A program of its own: it forks.
 
-    python kill_points.py kill|fail backup|restore FOLDER
+    python kill_points.py kill|fail|full backup|restore|vacuum FOLDER
 
-``FOLDER`` holds ``template.db`` and, for a restore, its log ``template.db-wal`` and a backup in ``kept``. Prints a JSON object a
-line: the number of the file operation before which the child ended itself by SIGKILL, or which failed with an I/O error; whether
-the child ended without having come that far (the last line); how it ended; and what was found afterwards.
+``FOLDER`` holds ``template.db``, for a restore or a vacuum its log ``template.db-wal``, and for a restore a backup in ``kept``.
+Prints a JSON object a line: the number of the file operation (or the size, in units of :data:`UNIT`) that was interfered with,
+whether the child ended without having met it (the last line), how it ended, and what was found afterwards.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from bunqueue_sqlite.maintenance import SqliteMaintenance
 from bunqueue_sqlite.settings import SqliteStorage
 from bunqueue_sqlite.snapshots import SqliteFiles
 
@@ -34,6 +35,9 @@ EVENTS = frozenset({"open", "os.rename", "os.remove", "os.chmod", "os.listdir", 
 
 #: Exit codes of the child: a success and a failure during which the operation failed, and an end without having come that far.
 SUCCESS, FAILURE, FINISHED = 0, 1, 2
+
+#: Step between two largest sizes of files, bytes.
+UNIT = 6_000
 
 
 def main(how: str, what: str, folder: Path) -> None:
@@ -53,18 +57,23 @@ def main(how: str, what: str, folder: Path) -> None:
         child = os.fork()
         if child == 0:
             reached = _interfere(how, point)
-            outcome = _work(what, work, store)
-            os._exit(FINISHED if outcome.success and not reached() else SUCCESS if outcome.success else FAILURE)
+            success = _work(what, work, store)
+            os._exit((SUCCESS if reached() else FINISHED) if success else FAILURE)
         _, status = os.waitpid(child, 0)
         code = os.waitstatus_to_exitcode(status)
         finished = code == FINISHED
         report: dict[str, Any] = {"point": point, "finished": finished, "code": code}
-        report.update(_found_after_restore(work) if what == "restore" else _found_after_backup(work, store))
+        report.update(_found_after_backup(work, store) if what == "backup" else _found_after_replacement(work))
         print(json.dumps(report), flush=True)
 
 
 def _interfere(how: str, point: int) -> Callable[[], bool]:
-    """Kill this process before file operation ``point``, or let that one fail. Gives whether it has come that far."""
+    """Interfere with this process at ``point``. Gives a function that says whether it has come that far."""
+    if how == "full":
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_FSIZE, (point * UNIT, point * UNIT))
+        return lambda: False
     seen = 0
 
     def count() -> None:
@@ -100,15 +109,21 @@ def _backups(work: Path, store: Path) -> Backups:
     )
 
 
-def _work(what: str, work: Path, store: Path) -> Any:
+def _work(what: str, work: Path, store: Path) -> bool:
+    if what == "vacuum":
+        try:
+            SqliteMaintenance(SqliteStorage(data_path=work / "jobs.db")).vacuum(lambda done, total: None)
+        except (BunqueueError, OSError):
+            return False
+        return True
     backups = _backups(work, store)
     if what == "backup":
-        return backups.run()
+        return backups.run().success
     (key,) = [path.name for path in store.iterdir() if path.name.endswith(".db")]
-    return backups.restore(key)
+    return backups.restore(key).success
 
 
-def _found_after_restore(work: Path) -> dict[str, Any]:
+def _found_after_replacement(work: Path) -> dict[str, Any]:
     """What the next owner finds, once it has settled what was left."""
     error = ""
     try:

@@ -170,7 +170,8 @@ def test_answered_work_of_an_embedded_broker_survives_many_kills(tmp_path: Path)
 
 # -- during a migration -----------------------------------------------------------------------------------------------
 
-#: Brings a file of version 1 to version 3: two times a mark is added to every payload. It says "batch" after each transaction.
+#: Brings a file of version 1 to version 3: two times a mark is added to every payload. It says "batch" after each transaction. A
+#: second argument is how many bytes files may grow to.
 MIGRATES = """
 import os, sys
 from pathlib import Path
@@ -195,6 +196,9 @@ steps = (
     ),
     Step(3, lambda db: None, (Rewrite("payloads", "jobs", "id", ("data",), mark),)),
 )
+if len(sys.argv) > 2:
+    import resource
+    resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]),) * 2)
 schema.prepare(Path(sys.argv[1]), now=lambda: 1, log=log, steps=steps, target=3)
 """
 
@@ -224,6 +228,16 @@ def marks(path: Path) -> tuple[list[int], list[int], int]:
     return jobs, letters, version
 
 
+def check_half_way(path: Path) -> None:
+    """Batches go by key, and commit with how far they came: two levels at most, the higher one in front."""
+    jobs, letters, version = marks(path)
+    assert version in (1, 2, 3)
+    assert jobs == sorted(jobs, reverse=True)
+    assert jobs[0] - jobs[-1] <= 1
+    assert letters == sorted(letters, reverse=True)
+    assert version == 1 or jobs[-1] >= version - 1
+
+
 def kill_while_migrating(folder: Path, kills: int, chance: random.Random) -> int:
     """Kill migrations until ``kills`` are done; a new file whenever one is through. Gives the number of files that were."""
     done = files = 0
@@ -236,13 +250,7 @@ def kill_while_migrating(folder: Path, kills: int, chance: random.Random) -> int
         if process.read_until(chance.randrange(1, batches // 2)):
             process.kill()
             done += 1
-            jobs, letters, version = marks(path)
-            assert version in (1, 2, 3)
-            # Batches go by key, and commit with how far they came: two levels at most, the higher one in front.
-            assert jobs == sorted(jobs, reverse=True)
-            assert jobs[0] - jobs[-1] <= 1
-            assert letters == sorted(letters, reverse=True)
-            assert version == 1 or jobs[-1] >= version - 1
+            check_half_way(path)
             continue
         code, problem = process.end()
         assert code == 0, problem
@@ -261,6 +269,23 @@ def kill_while_migrating(folder: Path, kills: int, chance: random.Random) -> int
 @pytest.mark.timeout(300)
 def test_a_migration_that_is_killed_goes_on_and_rewrites_every_row_once(tmp_path: Path) -> None:
     assert kill_while_migrating(tmp_path, MIGRATION_KILLS, random.Random(seed())) >= 1
+
+
+@pytest.mark.timeout(300)
+def test_a_migration_on_a_full_disk_stops_the_start_and_goes_on_once_there_is_room(tmp_path: Path) -> None:
+    pytest.importorskip("resource", reason="no file size limits here")
+    path = tmp_path / "jobs.db"
+    file_of_version_1(path)
+    stopped = 0
+    for size in range(1, 10**7, 60_000):
+        code, problem = Process("-c", MIGRATES, str(path), str(size)).end()
+        check_half_way(path)
+        if code == 0:
+            break
+        assert "JournalError: cannot prepare the database: the disk reported an error (SQLITE_IOERR_WRITE)" in problem
+        stopped += 1
+    assert stopped > 3
+    assert marks(path) == ([2] * ROWS, [1] * LETTERS, 3)
 
 
 @pytest.mark.campaign

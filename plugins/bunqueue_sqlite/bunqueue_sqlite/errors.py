@@ -48,14 +48,13 @@ def journal_error(error: Exception, doing: str, *, system_errno: int = 0) -> Jou
         words = next((words for kind, words in _WORDS if isinstance(error, kind)), "SQLite refused")
         name = _code(error)
         return JournalError(f"cannot {doing}: {words}{f' ({name})' if name else ''}")
-    if isinstance(error, sqlite3.Error):
-        text = str(error)
-        if "full" in text:
+    if isinstance(error, sqlite3.Error):  # of the sqlite3 module, which has classes of its own for the same codes
+        code = getattr(error, "sqlite_errorcode", 0)
+        if code and code & 0xFF in apsw.mapping_result_codes:
+            return journal_error(apsw.exception_for(code), doing)
+        if "full" in str(error):
             return JournalError(f"cannot {doing}: the disk is full", disk_full=True)
-        if "locked" in text:
-            return JournalError(f"cannot {doing}: another process has locked the database", busy=True)
-        name = getattr(error, "sqlite_errorname", None)
-        return JournalError(f"cannot {doing}: SQLite refused{f' ({name})' if name else ''}")
+        return JournalError(f"cannot {doing}: SQLite refused")
     if isinstance(error, OSError):
         full = error.errno in _NO_SPACE
         return JournalError(f"cannot {doing}: {error.strerror or type(error).__name__}", disk_full=full)

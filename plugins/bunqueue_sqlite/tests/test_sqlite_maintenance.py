@@ -16,6 +16,7 @@ import pytest
 from bunqueue_sqlite import SqliteStorage
 from bunqueue_sqlite.journal import SqliteJournal
 from bunqueue_sqlite.maintenance import SqliteMaintenance
+from bunqueue_sqlite.snapshots import SqliteFiles
 
 from bunqueue_core.model.errors import ConfigurationError, JournalError
 from bunqueue_core.storage.changes import REST_DEFAULTS, ChangeSet, DlqRow, JobRow, MoveRow, ResultRow
@@ -200,6 +201,25 @@ def test_what_a_crash_left_in_the_log_counts(journal: SqliteJournal, db: Path, t
     assert names(crashed) == ["jobs.db", "jobs.db-wal"]
     assert care(crashed).check() == []
     assert names(crashed) == ["jobs.db"]
+
+
+@pytest.mark.parametrize("what", ["check", "vacuum"])
+def test_a_restore_that_was_interrupted_is_settled_first(
+    journal: SqliteJournal, db: Path, tmp_path: Path, what: str
+) -> None:
+    journal.commit(ChangeSet(put=[row("a")]))
+    crashed = tmp_path / "crashed" / db.name
+    crashed.parent.mkdir()
+    shutil.copy(db, crashed)
+    # The log was put aside, and the candidate has not taken the database's place yet.
+    shutil.copy(f"{db}-wal", f"{crashed}-wal.restore-quarantine-tag")
+    shutil.copy(db, SqliteFiles(SqliteStorage(data_path=crashed)).candidate("tag"))
+    if what == "check":
+        assert care(crashed).check() == []
+    else:
+        care(crashed).vacuum(silent)
+    assert names(crashed) == ["jobs.db"]
+    assert care(crashed).info().jobs["waiting"] == 1, "what stood in the log only is there"
 
 
 # -- vacuum -----------------------------------------------------------------------------------------------------------

@@ -222,3 +222,16 @@ def test_a_full_disk_stops_the_start_and_nothing_is_lost(filled: Path, log: Any)
     assert caught.value.disk_full
     migrate(filled, log, step())
     assert payloads(filled) == expected()
+
+
+def test_a_damaged_page_that_is_met_on_the_way_is_named(filled: Path, log: Any) -> None:
+    with sqlite3.connect(filled) as connection:
+        ((root,),) = connection.execute("SELECT rootpage FROM sqlite_schema WHERE name = 'jobs'").fetchall()
+    connection.close()
+    content = bytearray(filled.read_bytes())
+    content[(root - 1) * 4_096 : root * 4_096] = b"\xff" * 4_096
+    filled.write_bytes(content)
+    with pytest.raises(
+        JournalError, match="the database file is damaged; look at it with 'bunqueue db check', and restore a backup"
+    ):
+        migrate(filled, log, step())
