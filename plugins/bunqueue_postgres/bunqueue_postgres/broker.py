@@ -146,7 +146,7 @@ class PostgresBroker(Consuming, Flowing, Scheduling, Inspecting, Controlling, De
         if problems:
             text, since = problems[0]
             return Health(False, True, text, since=since)
-        return Health(True)
+        return Health(False, problem="draining") if self.draining else Health(True)
 
     def drain(self) -> None:
         if not self.draining:

@@ -96,7 +96,8 @@ class BrokerBase(Broker):
     def problem(self, subject: str, text: str | None) -> None:
         """Open (``text``) or end (None) a problem that makes the broker unready."""
         if text is None:
-            self._since.pop(subject, None)
+            if self._since.pop(subject, None) is not None and not self._since:
+                self.log("info", "PostgreSQL storage works again", subject=subject)
             return
         known, since = self._since.get(subject, (None, None))
         if known != text:

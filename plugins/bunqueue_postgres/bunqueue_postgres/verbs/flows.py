@@ -8,7 +8,7 @@ from typing import Any
 from psycopg.types.numeric import Int4
 
 from bunqueue_core.answer import Answer
-from bunqueue_core.model.errors import Conflict, NotFound
+from bunqueue_core.model.errors import BrokerClosed, Conflict, NotFound
 from bunqueue_core.model.job import Job, Location
 from bunqueue_core.model.payload import decode
 from bunqueue_core.model.requests import FlowJob
@@ -27,6 +27,8 @@ class Flowing(Producing):
     # -- whole graphs -------------------------------------------------------------------------------------------------
 
     def push_flow(self, flow: Sequence[FlowJob]) -> Answer[list[Job]]:
+        if self.draining and not self.closing:
+            return Answer.failed(BrokerClosed("the broker is stopping"))
         return self.command(self._push_flow, flow)
 
     async def _push_flow(self, flow: Sequence[FlowJob]) -> list[Job]:
