@@ -200,6 +200,20 @@ def test_a_disk_that_is_away_refuses_adds_and_comes_back_by_itself(
     bench.check(db)
 
 
+def test_a_stop_while_the_disk_is_away_says_what_it_could_not_do(db: Path, disk: FaultyDisk) -> None:
+    bench = Bench(db, vfs=disk.name)
+    bench.load("q")
+    disk.fail(apsw.FullError, "write", lasting=True)
+    bench.add_buffered("q", 3)
+    waiting = bench.broker.push("q", [JobSpec("n", b"\x01", DURABLE)])
+    closed = bench.broker.close(0)
+    assert isinstance(closed.error, StorageUnavailable)
+    assert "changes could not be written before the deadline" in str(closed.error)
+    assert waiting.error is not None, "who waits for a commit is not told that it came"
+    disk.heal()
+    bench.check(db)  # whatever was answered before is there
+
+
 def test_a_full_disk_with_commits_of_every_size(db: Path, disk: FaultyDisk) -> None:
     bench = Bench(db, vfs=disk.name)
     chance = random.Random(1)

@@ -105,6 +105,9 @@ def test_a_full_disk_is_told_everywhere_and_work_goes_on_once_there_is_room(tmp_
             stored = [(await wire.call("PUSH", queue="q", data={}, durable=True))["id"]]
             status = (await wire.call("StorageStatus"))["data"]
             assert status == {"diskFull": False, "error": None, "since": None}
+            for name in ("bunqueue_sqlite_database_size_bytes", "bunqueue_sqlite_log_size_bytes"):
+                assert await asyncio.to_thread(metric, server, name) > 0
+            assert await asyncio.to_thread(metric, server, "bunqueue_storage_degraded") == 0
             pid = server.process.pid
             limits = resource.prlimit(pid, resource.RLIMIT_FSIZE)
             # Files in which nothing may be written are what a full disk is to a process. (A bound of their present size would not
