@@ -146,7 +146,7 @@ class Database:
         while self._queued:
             waiter = self._queued.popleft()
             if not waiter.done():
-                waiter.set_exception(BrokerClosed("the broker is closed"))
+                waiter.set_exception(BrokerClosed("Broker is closed"))
         if self._probe is not None:
             self._probe.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -207,7 +207,7 @@ class Database:
 
     async def _admitted(self, body: Callable[[Connection], Awaitable[T]], first: bool = False) -> T:
         if self._closing or self._pool is None:
-            raise BrokerClosed("the broker is closed")
+            raise BrokerClosed("Broker is closed")
         if self._reason is not None:
             raise StorageUnavailable(self._reason)
         if self.gate is not None and not first:
@@ -234,7 +234,7 @@ class Database:
     async def _connected(self, body: Callable[[Connection], Awaitable[T]]) -> T:
         pool = self._pool
         if pool is None:
-            raise BrokerClosed("the broker is closed")
+            raise BrokerClosed("Broker is closed")
         async with pool.connection() as connection:
             return await body(connection)
 

@@ -158,7 +158,7 @@ class BrokerBase(Broker):
             except psycopg.Error as error:
                 answer.fail(translate(error))
             except asyncio.CancelledError:
-                answer.fail(BrokerClosed("the broker is closed"))
+                answer.fail(BrokerClosed("Broker is closed"))
                 raise
             except Exception as error:
                 answer.fail(error)
@@ -168,7 +168,7 @@ class BrokerBase(Broker):
 
     def refusal(self) -> BunqueueError | None:
         if self.closing or not self.started:
-            return BrokerClosed("the broker is closed" if self.closing else "the broker is not started")
+            return BrokerClosed("Broker is closed" if self.closing else "Broker is not started")
         return None
 
     def command(self, work: Callable[..., Coroutine[Any, Any, T]], *arguments: Any) -> Answer[T]:

@@ -28,7 +28,7 @@ class Flowing(Producing):
 
     def push_flow(self, flow: Sequence[FlowJob]) -> Answer[list[Job]]:
         if self.draining and not self.closing:
-            return Answer.failed(BrokerClosed("the broker is stopping"))
+            return Answer.failed(BrokerClosed("Server is shutting down; no new jobs are accepted"))
         return self.command(self._push_flow, flow)
 
     async def _push_flow(self, flow: Sequence[FlowJob]) -> list[Job]:

@@ -61,7 +61,7 @@ class Producing(BrokerBase):
         if refusal is not None:
             return Answer.failed(refusal)
         if self.draining:
-            return Answer.failed(BrokerClosed("the broker is stopping"))
+            return Answer.failed(BrokerClosed("Server is shutting down; no new jobs are accepted"))
         if not specs:
             return Answer.of(Pushed([], []))
         try:
