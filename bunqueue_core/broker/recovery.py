@@ -14,6 +14,7 @@ from bunqueue_core.model.job import Job, Location
 from bunqueue_core.model.payload import Packer
 from bunqueue_core.model.requests import DlqEntry
 from bunqueue_core.storage.changes import (
+    AGE_TABLE,
     CRON_TABLE,
     FLOW_FAILURE_TABLE,
     GROUP_TABLE,
@@ -22,6 +23,7 @@ from bunqueue_core.storage.changes import (
     PROOF_TABLE,
     RATE_TABLE,
     WEBHOOK_TABLE,
+    WINDOW_TABLE,
     Table,
 )
 from bunqueue_core.storage.journal import Journal, StoredJob
@@ -87,6 +89,8 @@ class Recovery:
         self._restore(RATE_TABLE, lambda row: engine.restore_use(row, now))
         self._completed(now)
         self._dependencies(gated, now)
+        self._restore(WINDOW_TABLE, lambda row: engine.restore_window(row, now))
+        self._restore(AGE_TABLE, engine.restore_age)
         self._restore(LOG_TABLE, engine.restore_logs)
         self._restore(METRICS_TABLE, engine.restore_metric)
         self._restore(WEBHOOK_TABLE, engine.restore_webhook)
@@ -154,8 +158,12 @@ class Recovery:
         return gated
 
     def _completed(self, now: int) -> None:
-        """The newest completed jobs; older ones are read when they are asked for."""
-        for batch in self._journal.load_completed(self._max_completed_jobs, LOAD_BATCH):
+        """The newest completed jobs; older ones are read when they are asked for.
+
+        A few more than memory is to keep: as many as it may have had before those that it let go.
+        """
+        most = self._max_completed_jobs + self._max_completed_jobs // 10 + 1
+        for batch in self._journal.load_completed(most, LOAD_BATCH):
             jobs = [job_from_row(row, tolerate_corrupt=True, damaged=self._damaged) for row in batch]
             self._engine.restore_completed(jobs, now)
             self._progress("completed", len(batch))
@@ -167,7 +175,9 @@ class Recovery:
         for start in range(0, len(wanted), LOOK_UP_BATCH):
             for row in journal.read_jobs(wanted[start : start + LOOK_UP_BATCH]).values():
                 if row.state == "completed":
-                    engine.adopt_completed(job_from_row(row, tolerate_corrupt=True, damaged=self._damaged))
+                    job = job_from_row(row, tolerate_corrupt=True, damaged=self._damaged)
+                    engine.adopt_completed(job)
+                    engine.plan_age(job, now)
         for parent_id, child_id, queue, mode, error, _ in journal.load_table(FLOW_FAILURE_TABLE):
             engine.child_failures.setdefault(parent_id, {})[child_id] = (mode, error, queue)
         engine.restore_pending(gated, now)  # without the children that a parent goes on without

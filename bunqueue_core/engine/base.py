@@ -24,7 +24,14 @@ from bunqueue_core.model.ports import Ports
 from bunqueue_core.model.requests import DlqEntry, DlqReason, Event, LogEntry, Notice
 from bunqueue_core.model.rules import BACKOFF_STRATEGIES, BackoffStrategy, backoff_delay
 from bunqueue_core.model.webhook import Webhook
-from bunqueue_core.storage.changes import FLOW_FAILURE_TABLE, LOG_TABLE, METRICS_TABLE, RATE_TABLE, QueueRow
+from bunqueue_core.storage.changes import (
+    FLOW_FAILURE_TABLE,
+    LOG_TABLE,
+    METRICS_TABLE,
+    RATE_TABLE,
+    WINDOW_TABLE,
+    QueueRow,
+)
 from bunqueue_core.storage.records import dlq_config_map
 
 #: A silent job is stalled only after two looks, this many ms apart, so that one late heartbeat costs nothing.
@@ -38,6 +45,9 @@ MAX_BUCKETS: Final = 20_160
 
 #: Stands for the minute in the row of the metrics table that holds a series' lifetime total.
 TOTAL_MINUTE: Final = -1
+
+#: Completion proofs and retired leases are kept for so many jobs at least, however few completed jobs are.
+MIN_REMEMBERED: Final = 1_000
 
 #: Places of a job that has not ended.
 LIVE: Final = (Location.READY, Location.GATED, Location.PARKED, Location.ACTIVE)
@@ -57,7 +67,7 @@ class EngineSettings:
     """Bounds of the engine.
 
     Attributes:
-        max_completed_jobs: completed jobs kept in memory; also the number of unpinned completion proofs and retired leases.
+        max_completed_jobs: completed jobs kept in memory.
         max_results: results kept in memory (more are read from the journal where there is one).
         persistent: a journal keeps what memory lets go.
         strategies: back-off strategies by name.
@@ -69,6 +79,11 @@ class EngineSettings:
     persistent: bool = False
     strategies: Mapping[str, BackoffStrategy] = field(default_factory=lambda: BACKOFF_STRATEGIES)
     repeat_successor: Callable[[Job, int], JobSpec | None] | None = None
+
+    @property
+    def max_remembered(self) -> int:
+        """Unpinned completion proofs, and retired leases, that are kept in memory."""
+        return max(self.max_completed_jobs, MIN_REMEMBERED)
 
 
 @dataclass(slots=True)
@@ -194,7 +209,9 @@ class EngineBase:
                 if queue.groups.lingering:
                     self.may_be_empty(name)
             if queue is not None and queue.empty:
-                if queue.waiters:
+                if queue.windows_until > now:
+                    self.may_be_empty(name)
+                elif queue.waiters:
                     self.kept_for_waiters.add(name)
                 else:
                     self.forget_queue(queue)
@@ -202,10 +219,17 @@ class EngineBase:
     def forget_queue(self, queue: QueueState) -> None:
         """Forget the name of a queue of which nothing remains. Its metrics stay: it may be used again."""
         name = queue.name
+        self.forget_windows(queue)
         self.kept_for_waiters.discard(name)
         del self.queues[name]
         if self.noticing:
             self.notice("queue:removed", queue=name)
+
+    def forget_windows(self, queue: QueueState) -> None:
+        """The queue goes, and its deduplication windows with it."""
+        for key, entry in queue.unique.items():
+            if entry.window:
+                self.marks.table_removed(WINDOW_TABLE, queue.name, key)
 
     def forget_series(self, key: tuple[str, str]) -> None:
         """Forget the counts of one queue and type."""
@@ -313,11 +337,11 @@ class EngineBase:
         """Remember a lease that the engine ends itself, so that its late outcome is ignored rather than refused."""
         if job.lease is not None:
             self.retired_tokens[job.lease.token] = job.id
-            _bound(self.retired_tokens, self.settings.max_completed_jobs)
+            _bound(self.retired_tokens, self.settings.max_remembered)
         else:
             self.retired_jobs.pop(job.id, None)
             self.retired_jobs[job.id] = job.started_at
-            _bound(self.retired_jobs, self.settings.max_completed_jobs)
+            _bound(self.retired_jobs, self.settings.max_remembered)
 
     # -- leaving active -----------------------------------------------------------------------------------------------
 
@@ -351,20 +375,40 @@ class EngineBase:
         if job.unique_key is not None and not _has_window(job):
             self._free_key(queue, job)
 
-    @staticmethod
-    def _free_key(queue: QueueState, job: Job) -> None:
+    def _free_key(self, queue: QueueState, job: Job) -> None:
         if job.unique_key is not None:
             owner = queue.unique.get(job.unique_key)
             if owner is not None and owner.job_id == job.id:
-                del queue.unique[job.unique_key]
+                self.drop_key(queue, job.unique_key)
 
     def claim_key(self, queue: QueueState, job: Job, now: int) -> None:
         """Make ``job`` the owner of its deduplication key, for its time to live from ``now`` on."""
         if job.unique_key is not None:
             ttl = job.options.dedup_ttl_ms
-            queue.unique[job.unique_key] = UniqueKey(job.id, None if ttl is None else now + ttl, _has_window(job))
+            entry = UniqueKey(job.id, None if ttl is None else now + ttl, _has_window(job))
+            self.set_key(queue, job.unique_key, entry)
             if len(queue.unique) > queue.unique_bound:
                 self._sweep_keys(queue, now)
+
+    def set_key(self, queue: QueueState, key: str, entry: UniqueKey) -> None:
+        """Say who owns a deduplication key."""
+        before = queue.unique.get(key)
+        queue.unique[key] = entry
+        if entry.window:
+            self.note_window(queue, key, entry)
+        elif before is not None and before.window:
+            self.marks.table_removed(WINDOW_TABLE, queue.name, key)
+
+    def drop_key(self, queue: QueueState, key: str) -> None:
+        """Nobody owns a deduplication key any more."""
+        if queue.unique.pop(key).window:
+            self.marks.table_removed(WINDOW_TABLE, queue.name, key)
+
+    def note_window(self, queue: QueueState, key: str, entry: UniqueKey) -> None:
+        """Have a window written: neither its job's record nor its queue's name has to outlive it."""
+        until = entry.expires_at or 0
+        queue.windows_until = max(queue.windows_until, until)
+        self.marks.table(WINDOW_TABLE, (queue.name, key, entry.job_id, until))
 
     def reclaim_key(self, queue: QueueState, job: Job, now: int) -> bool:
         """Make a job that comes back from its end the owner of its key again. False if another live job owns it.
@@ -388,7 +432,7 @@ class EngineBase:
         for key, entry in list(queue.unique.items()):
             owner = self.jobs.get(entry.job_id)
             if entry.expired(now) or not (entry.window or (owner is not None and owner.location in LIVE)):
-                del queue.unique[key]
+                self.drop_key(queue, key)
         queue.unique_bound = 2 * len(queue.unique) + MIN_UNIQUE_BOUND
 
     # -- back into the run set ----------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ from bunqueue_core.model.requests import (
     Renewal,
 )
 from bunqueue_core.model.rules import check_text, stack_lines
-from bunqueue_core.storage.changes import RATE_TABLE
+from bunqueue_core.storage.changes import AGE_TABLE, RATE_TABLE
 
 #: Error of a job that ran longer than its ``timeout``.
 TIMEOUT_ERROR: Final = "Job timeout exceeded"
@@ -432,6 +432,9 @@ class Consuming(Producing):
                 self.evicted = True
                 self.results.pop(job.id, None)
                 del self.jobs[job.id]
+                age_ms = job.options.remove_on_complete.age_ms
+                if age_ms is not None:
+                    self.marks.table(AGE_TABLE, (job.id, (job.completed_at or now) + age_ms))
         now_there = self.completed_in_memory
         self.evict_above = limit if now_there < limit else now_there if now_there < before else now_there + tenth
 
@@ -657,7 +660,7 @@ class Consuming(Producing):
         self.leave_active(queue, job)
         if job.unique_key is not None and job.unique_key not in queue.unique:
             if key is not None:
-                queue.unique[job.unique_key] = key  # it was this job's all the time
+                self.set_key(queue, job.unique_key, key)  # it was this job's all the time
             elif job.options.dedup_scope == "waiting":
                 self.claim_key(queue, job, now)
         if job.timeline and job.timeline[-1]["state"] == "active":

@@ -140,6 +140,7 @@ class Controlling(Consuming, DeadLetters, Inspecting):
             self.forget_dead_letter(queue, id)
         self.lose_proofs(name)
         self.forget_group_use(queue)
+        self.forget_windows(queue)
         for group in queue.groups.by_id.values() if queue.groups is not None else ():
             if group.has_policy:
                 self.marks.table_removed(GROUP_TABLE, name, group.id)
@@ -351,13 +352,16 @@ class Controlling(Consuming, DeadLetters, Inspecting):
         if queue is None or entry is None:
             return None
         if entry.expires_at is not None and entry.expires_at <= now:
-            del queue.unique[key]
+            self.drop_key(queue, key)
             return None
         return entry.job_id
 
     def remove_key(self, name: str, key: str) -> int:
         queue = self.queues.get(name)
-        return int(queue is not None and queue.unique.pop(key, None) is not None)
+        if queue is None or key not in queue.unique:
+            return 0
+        self.drop_key(queue, key)
+        return 1
 
     def remove_job_key(self, id: str) -> bool:
         """Free the key of job ``id`` if it owns one."""
@@ -368,7 +372,7 @@ class Controlling(Consuming, DeadLetters, Inspecting):
         entry = queue.unique.get(job.unique_key)
         if entry is None or entry.job_id != id:
             return False
-        del queue.unique[job.unique_key]
+        self.drop_key(queue, job.unique_key)
         return True
 
     # -- queue limits -------------------------------------------------------------------------------------------------

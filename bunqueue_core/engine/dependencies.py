@@ -16,7 +16,7 @@ from bunqueue_core.engine.queue import QueueState, StaleChildren
 from bunqueue_core.model.errors import Conflict, NotFound
 from bunqueue_core.model.job import Job, JobSpec, Location, admission_entry, ready_state
 from bunqueue_core.model.payload import Packed, decode
-from bunqueue_core.storage.changes import FLOW_FAILURE_TABLE, PROOF_TABLE
+from bunqueue_core.storage.changes import AGE_TABLE, FLOW_FAILURE_TABLE, PROOF_TABLE
 
 #: Text for a child's failure that came without one.
 UNKNOWN_ERROR = "unknown error"
@@ -49,7 +49,7 @@ class DependencyRules(EngineBase):
         self.proofs.pop(job.id, None)
         self.proofs[job.id] = job.queue
         self.marks.table(PROOF_TABLE, (job.id, job.queue, now))
-        limit = self.settings.max_completed_jobs
+        limit = self.settings.max_remembered
         if len(self.proofs) > limit + limit // 10 + len(self.dependents):
             excess = len(self.proofs) - limit
             for id in list(self.proofs):
@@ -437,6 +437,8 @@ class DependencyRules(EngineBase):
         """Remove a completed job for good, from memory and storage."""
         self.take_completed(queue, job)
         self.evidence_lost(job.id)
+        if self.evicted and job.options.remove_on_complete.age_ms is not None:
+            self.marks.table_removed(AGE_TABLE, job.id)
         self.forget(job)
 
     def take_completed(self, queue: QueueState, job: Job) -> None:

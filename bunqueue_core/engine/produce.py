@@ -47,7 +47,7 @@ class _Plan:
         self.linked: set[str] = set()  #: existing jobs that planned ones are children of
         self.wanted: set[str] = set()  #: ids that planned jobs depend on
         self.duplicated: list[Job] = []  #: owners of keys that stand for what was to be added
-        self.extended: list[tuple[UniqueKey, int, str]] = []  #: keys, when they expire from now on, and their owners
+        self.extended: list[tuple[UniqueKey, int, Job]] = []  #: keys, when they expire from now on, and their owners
         self.debounced: dict[str, str] = {}  #: planned jobs by debounce id
         self.updates: dict[
             str, tuple[JobSpec, int]
@@ -279,10 +279,11 @@ class Producing(DependencyRules):
         if options.dedup_extend and options.dedup_ttl_ms:
             if owner is not None and owner.location == Location.READY:
                 if entry is not None:
-                    plan.extended.append((entry, now + options.dedup_ttl_ms, owner.id))
+                    plan.extended.append((entry, now + options.dedup_ttl_ms, owner))
                 return owner.id
-            if entry is not None:
-                entry.expires_at = now + options.dedup_ttl_ms  # as the text says, and as the reference does
+            if entry is not None and queue is not None:
+                # As the text says, and as the reference does.
+                self._prolong(queue, key, entry, now + options.dedup_ttl_ms)
             raise Conflict("Duplicate unique_key (extended TTL)")
         if owner is None:
             # Only a window outlives its owner.
@@ -290,6 +291,11 @@ class Producing(DependencyRules):
             return entry.job_id if entry is not None and window else None
         plan.duplicated.append(owner)
         return owner.id
+
+    def _prolong(self, queue: QueueState, key: str, entry: UniqueKey, expires_at: int) -> None:
+        entry.expires_at = expires_at
+        if entry.window:
+            self.note_window(queue, key, entry)
 
     # -- debounce -----------------------------------------------------------------------------------------------------
 
@@ -351,10 +357,10 @@ class Producing(DependencyRules):
         queue = self.queue(name)
         for owner in plan.duplicated:
             self.emit("duplicated", owner, now)
-        for entry, expires_at, id in plan.extended:
-            entry.expires_at = expires_at
+        for entry, expires_at, owner in plan.extended:
+            self._prolong(queue, owner.unique_key or "", entry, expires_at)
             if self.noticing:
-                self.notice("job:deduplicated", queue=name, jobId=id, strategy="extend")
+                self.notice("job:deduplicated", queue=name, jobId=owner.id, strategy="extend")
         children: dict[str, list[Job]] = {}
         for admission in plan.known.values():
             # All that goes goes first: a job that is admitted may wait for one whose earlier generation had completed.

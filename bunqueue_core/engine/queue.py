@@ -66,6 +66,7 @@ class QueueState:
         "unique",
         "unique_bound",
         "waiters",
+        "windows_until",
     )
 
     def __init__(self, name: str) -> None:
@@ -86,6 +87,7 @@ class QueueState:
             OrderedDict()
         )  #: (row id, entry) by job id, in order of entry
         self.unique: dict[str, UniqueKey] = {}
+        self.windows_until = 0  #: when the last deduplication window that was opened ends (epoch ms)
         self.unique_bound = 1_024  #: number of keys at which those that mean nothing any more are dropped
         self.debounced: dict[str, str] = {}  #: by debounce id: the job that waits for the last of its adds
         self.paused = False

@@ -18,7 +18,7 @@ from bunqueue_core.engine.queue import QueueState, UniqueKey
 from bunqueue_core.engine.retention import Retaining
 from bunqueue_core.model.job import DEFAULT_OPTIONS, Job, Location
 from bunqueue_core.model.requests import DlqEntry, DlqReason, StallConfig
-from bunqueue_core.storage.changes import RATE_TABLE, QueueRow
+from bunqueue_core.storage.changes import RATE_TABLE, WINDOW_TABLE, QueueRow
 from bunqueue_core.storage.records import dlq_config_from, logs_from, unpack
 
 #: Error of a job whose stored dependencies cannot be read.
@@ -172,19 +172,25 @@ class Recovering(Retaining):
             groups.next_order = max(groups.next_order, job.group_order + 1)
 
     def _restore_key(self, queue: QueueState, job: Job, now: int) -> None:
-        """Register a job's deduplication key again: a window ends when it would have, another time to live starts anew."""
+        """Register a job's deduplication key again, its time to live starting anew. Windows are stored by themselves."""
         key = job.unique_key
-        if key is None:
+        if key is None or (job.options.dedup_scope == "window" and job.options.dedup_ttl_ms is not None):
             return
-        ttl = job.options.dedup_ttl_ms
         entry = queue.unique.get(key)
         owner = self.jobs.get(entry.job_id) if entry is not None else None
         if owner is not None and (owner.admitted_at, owner.id) > (job.admitted_at, job.id):
             return  # the one that was added later took the key
-        if job.options.dedup_scope != "window" or ttl is None:
-            self.claim_key(queue, job, now)
-        elif job.admitted_at + ttl > now:
-            queue.unique[key] = UniqueKey(job.id, job.admitted_at + ttl, True)
+        self.claim_key(queue, job, now)
+
+    def restore_window(self, row: tuple[Any, ...], now: int) -> None:
+        """A deduplication key that is taken until a time, whoever has registered it meanwhile."""
+        name, key, job_id, expires_at = row
+        if expires_at <= now:
+            self.marks.table_removed(WINDOW_TABLE, name, key)
+            return
+        queue = self.queue(name)
+        queue.unique[key] = UniqueKey(job_id, expires_at, True)
+        queue.windows_until = max(queue.windows_until, expires_at)
 
     def restore_dead_letters(self, letters: Sequence[tuple[int, DlqEntry]], now: int) -> None:
         """Stored dead letters, oldest first. Those of jobs that ended at this start are there already, and newer."""
@@ -197,8 +203,6 @@ class Recovering(Retaining):
                 queue.dlq = OrderedDict()
             self.jobs[job.id] = job
             self.add_dead_letter(queue, entry, row_id)
-            if job.options.dedup_scope == "window" and job.options.dedup_ttl_ms is not None:
-                self._restore_key(queue, job, now)
         for name, ended_now in newer.items():
             queue = self.queues[name]
             queue.dlq.update(ended_now)
@@ -212,13 +216,7 @@ class Recovering(Retaining):
                 self.queue(job.queue)
                 self._newest_first.append(job)
                 self.completed_in_memory += 1
-                options = job.options
-                if options is DEFAULT_OPTIONS:
-                    continue
-                if options.remove_on_complete.age_ms is not None:
-                    self.expire_completed_at(job, (job.completed_at or now) + options.remove_on_complete.age_ms)
-                if options.dedup_scope == "window" and options.dedup_ttl_ms is not None:
-                    self._restore_key(self.queue(job.queue), job, now)
+                self.plan_age(job, now)
 
     def finish_recovery(self, completed_counts: dict[str, int], now: int) -> None:
         """Set what needs everything to be there."""

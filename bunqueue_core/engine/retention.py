@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Any, Final
 
 from bunqueue_core.engine.dependencies import DependencyRules
 from bunqueue_core.engine.queue import QueueState
 from bunqueue_core.model.job import Job, Location
+from bunqueue_core.storage.changes import AGE_TABLE
 
 #: When a job that has outlived its age, but that others still wait for, is looked at again, ms.
 AGAIN_MS: Final = 10_000
@@ -69,6 +70,19 @@ class Retaining(DependencyRules):
             self._compact_expiry()
         self.agenda.set_earlier("completed-expiry", when, self._expire_completed)
 
+    def plan_age(self, job: Job, now: int) -> None:
+        """Have a completed job that was read at start forgotten when it outlives its age."""
+        age_ms = job.options.remove_on_complete.age_ms
+        if age_ms is not None:
+            self.expire_completed_at(job, (job.completed_at or now) + age_ms)
+
+    def restore_age(self, row: tuple[Any, ...]) -> None:
+        """When a completed job outlives its age that this start does not load."""
+        id, when = row
+        self.evicted = True
+        heapq.heappush(self.completed_expiry, (when, id))
+        self.agenda.set_earlier("completed-expiry", when, self._expire_completed)
+
     def _compact_expiry(self) -> None:
         """Rid the heap of jobs that went before their time."""
         latest = {id: when for when, id in sorted(self.completed_expiry)}
@@ -85,6 +99,8 @@ class Retaining(DependencyRules):
         while expiry and expiry[0][0] <= now:
             _, id = heapq.heappop(expiry)
             if id in self.jobs:
+                if self.evicted:
+                    self.marks.table_removed(AGE_TABLE, id)
                 self._outlived(id, now)
             elif self.evicted:
                 self.overdue[id] = None
@@ -95,6 +111,7 @@ class Retaining(DependencyRules):
     def expire_stored(self, ids: Iterable[str], now: int) -> None:
         """Forget those of the jobs, which are now in memory if there are any, that have outlived their age."""
         for id in ids:
+            self.marks.table_removed(AGE_TABLE, id)
             self._outlived(id, now)
 
     def _outlived(self, id: str, now: int) -> None:

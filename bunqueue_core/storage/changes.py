@@ -191,7 +191,7 @@ class ChangeSet:
             + len(self.dlq_removed)
             + len(self.queues)
             + len(self.queues_removed)
-            + sum(len(change.put) + len(change.removed) for change in self.tables)
+            + (sum(len(change.put) + len(change.removed) for change in self.tables) if self.tables else 0)
         )
 
     @property
@@ -310,6 +310,21 @@ RATE_TABLE: Final = Table(
     order=("queue", "group_id"),
 )
 
+#: Deduplication keys that stay taken until a time (epoch ms), whatever becomes of the job that took them.
+WINDOW_TABLE: Final = Table(
+    "key_windows",
+    (("queue", "TEXT"), ("key", "TEXT"), ("job_id", "TEXT"), ("expires_at", "INTEGER")),
+    key=2,
+    order=("queue", "key"),
+)
+
+#: When completed jobs that memory has let go outlive their age (epoch ms).
+AGE_TABLE: Final = Table(
+    "completed_ages",
+    (("job_id", "TEXT"), ("forget_at", "INTEGER")),
+    order=("forget_at", "job_id"),
+)
+
 #: Log lines of jobs, packed per job.
 LOG_TABLE: Final = Table("job_logs", (("job_id", "TEXT"), ("logs", "BLOB")), order=("job_id",))
 
@@ -339,6 +354,8 @@ TABLES: Final[tuple[Table, ...]] = (
     FLOW_FAILURE_TABLE,
     GROUP_TABLE,
     RATE_TABLE,
+    WINDOW_TABLE,
+    AGE_TABLE,
     LOG_TABLE,
     WEBHOOK_TABLE,
     METRICS_TABLE,

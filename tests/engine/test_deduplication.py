@@ -8,6 +8,7 @@ import pytest
 from fixtures.local import Bench, job, unpack
 
 from bunqueue_core.model.job import REMOVE
+from bunqueue_core.storage.changes import WINDOW_TABLE
 from bunqueue_core.testing import DictJournal
 
 
@@ -56,6 +57,21 @@ def test_a_window_outlives_its_job(removed: bool) -> None:
     assert outcome(bench, dedup_scope="window", dedup_ttl_ms=60_000) == (first, "found")
     bench.run(1_000)
     assert outcome(bench, dedup_scope="window", dedup_ttl_ms=60_000)[1] == "created"
+
+
+def test_a_window_keeps_the_name_of_a_queue_of_which_nothing_else_remains() -> None:
+    bench = Bench(DictJournal())
+    window: dict[str, Any] = {"dedup_scope": "window", "dedup_ttl_ms": 60_000}
+    first, _ = outcome(bench, remove_on_complete=REMOVE, **window)
+    bench.complete(bench.take())
+    for _ in range(5):
+        bench.run(11_000)
+    assert outcome(bench, **window) == (first, "found")
+    for _ in range(3):
+        bench.run(11_000)
+    assert bench.done(bench.broker.queues()) == []
+    assert bench.journal is not None
+    assert bench.journal.load_table(WINDOW_TABLE) == []
 
 
 @pytest.mark.parametrize("end", ["waiting", "completed", "failed"])

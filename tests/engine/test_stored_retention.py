@@ -5,6 +5,7 @@ from __future__ import annotations
 from fixtures.local import Bench, job
 
 from bunqueue_core.model.job import Retention
+from bunqueue_core.storage.changes import AGE_TABLE
 from bunqueue_core.testing import DictJournal
 
 HOUR = 3_600_000
@@ -51,6 +52,18 @@ def test_age_is_applied_to_jobs_that_only_the_journal_holds() -> None:
     assert bench.states(*ids) == ["unknown"] * 20
     assert bench.states(*kept) == ["completed"] * 20
     assert bench.counts().completed == 20
+
+
+def test_age_is_applied_after_a_restart_to_jobs_that_only_the_journal_holds() -> None:
+    bench = Bench(DictJournal(), max_completed_jobs=5)
+    ids = finish(bench, 20, remove_on_complete=Retention(age_ms=HOUR))
+    bench.crash()
+    assert ids[0] not in bench.broker._engine.jobs
+    bench.run(HOUR)
+    bench.run(1)
+    assert bench.states(*ids) == ["unknown"] * 20
+    assert bench.journal is not None
+    assert bench.journal.load_table(AGE_TABLE) == []
 
 
 def test_number_is_applied_at_once() -> None:

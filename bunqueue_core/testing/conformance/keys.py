@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from bunqueue_core.model.errors import Conflict
+from bunqueue_core.model.job import REMOVE
 from bunqueue_core.testing.conformance.harness import Harness, job, unpack
 from bunqueue_core.testing.conformance.rules import Kit, rule
 
@@ -152,3 +153,26 @@ class KeyCases(Kit):
         again = h.call("push", "q", [job("second", unique_key="k")])
         assert (again.ids, again.outcomes) == ([owner], ["found"])
         assert unpack(h.take().job.data) == "first"
+
+    @rule("S-259")
+    def test_a_window_goes_on_without_its_job(self, h: Harness) -> None:
+        settings: dict[str, Any] = {"unique_key": "k", "dedup_scope": "window", "dedup_ttl_ms": 30 * h.unit}
+        first = h.push_one(remove_on_complete=REMOVE, **settings)
+        h.complete(h.take())
+        again = h.call("push", "q", [job(**settings)])
+        assert (again.ids, again.outcomes) == ([first], ["found"])
+        h.elapse(31 * h.unit)
+        assert h.call("push", "q", [job(**settings)]).outcomes == ["created"]
+
+    @rule("S-259")
+    def test_a_window_survives_a_restart(self, h: Harness) -> None:
+        h.require("persistent")
+        settings: dict[str, Any] = {"unique_key": "k", "dedup_scope": "window", "dedup_ttl_ms": 10_000_000}
+        first = h.push_one(remove_on_complete=REMOVE, **settings)
+        h.complete(h.take())
+        h.reopen()
+        again = h.call("push", "q", [job(**settings)])
+        assert (again.ids, again.outcomes) == ([first], ["found"])
+        assert h.call("remove_key", "q", "k") == 1
+        h.reopen()
+        assert h.call("push", "q", [job(**settings)]).outcomes == ["created"]
