@@ -72,6 +72,16 @@ class ModelJob:
     group_size: int | None = None  #: admission limit
     group_order: int = 0
     custom: bool = False
+    debounce: str | None = None  #: id under which later adds take over this one while it waits
+    debounce_ms: int = 0
+    debounce_longest_ms: int | None = None
+    repeat_ms: int | None = None  #: runs again so long after each run that succeeds
+    repeat_limit: int | None = None
+    repeats: int = 0  #: runs before this one
+    repeat_run: int | None = None  #: when this run was to be
+    data: bytes | None = None
+    logs: tuple[str, ...] = ()
+    keep_logs: int = 100
     place: Place = "ready"
     delayed: bool = False  #: its time had not come when it was last looked at
     attempts: int = 0
@@ -183,6 +193,7 @@ class ModelQueue:
     ring: list[str] = field(default_factory=list)  #: groups with ready jobs; the first is next
     keys: dict[str, tuple[str, int | None, bool]] = field(default_factory=dict)
     """Deduplication key → owner, until when, and whether it stays until then whatever becomes of the owner."""
+    debounced: dict[str, str] = field(default_factory=dict)  #: debounce id → the job that was added last under it
     next_order: int = 1
 
     def group(self, id: str) -> ModelGroup:
@@ -203,6 +214,13 @@ class ModelSchedule:
     immediate: bool = False  #: its next run is the one at creation
     runs: int = 0
     out_of_turn: int | None = None  #: when a run was last made out of turn
+    aligned: bool = False  #: runs at whole multiples of the interval, as ``*/10`` does
+
+    def after(self, slot: int, now: int) -> int:
+        """The first run after ``now`` of those that follow ``slot``."""
+        if self.aligned:
+            return (now // self.every_ms + 1) * self.every_ms
+        return slot + self.every_ms * ((now - slot) // self.every_ms + 1)
 
 
 @dataclass(slots=True)
@@ -230,7 +248,8 @@ class ModelBroker:
 
     ``undecided`` holds jobs whose next run is random, with its bounds; whoever drives the model takes the choice over and clears
     it.
-    ``ended`` collects jobs that came to an end (True: completed), until the driver clears it.
+    ``ended`` collects jobs that came to an end (True: completed), until the driver clears it. ``successors`` holds the next runs of
+    repeat jobs that completed, in order, until the driver hands them to :meth:`succeed` with the ids that the broker gave.
     """
 
     jobs: dict[str, ModelJob] = field(default_factory=dict)
@@ -240,6 +259,8 @@ class ModelBroker:
     schedules: dict[str, ModelSchedule] = field(default_factory=dict)
     undecided: dict[str, tuple[int, int]] = field(default_factory=dict)
     ended: dict[str, bool] = field(default_factory=dict)
+    successors: list[ModelJob] = field(default_factory=list)
+    webhooks: dict[str, tuple[bool, int, int]] = field(default_factory=dict)  #: enabled, successes, failures
     counter: int = 0
 
     def copy(self) -> ModelBroker:
@@ -250,7 +271,8 @@ class ModelBroker:
             again = other.queues[name] = copy.copy(queue)
             again.rate = copy.copy(queue.rate)
             again.groups = {id: copy.copy(group) for id, group in queue.groups.items()}
-            again.ring, again.keys = list(queue.ring), dict(queue.keys)
+            again.ring, again.keys, again.debounced = list(queue.ring), dict(queue.keys), dict(queue.debounced)
+        other.webhooks = dict(self.webhooks)
         other.schedules = {name: copy.copy(schedule) for name, schedule in self.schedules.items()}
         return other
 
@@ -411,17 +433,14 @@ class ModelBroker:
         return True
 
     def _restore_key(self, job: ModelJob, now: int) -> None:
-        """After a start: whoever was added last owns the key; a window ends when it would have."""
-        if job.key is None:
-            return
+        """After a start: whoever was added last owns the key, unless a window is open."""
         keys = self.queue(job.queue).keys
+        if job.key is None or job.has_window or (job.key in keys and keys[job.key][2]):
+            return
         owner = self.jobs.get(keys[job.key][0]) if job.key in keys else None
         if owner is not None and (owner.created_at, owner.id) > (job.created_at, job.id):
             return
-        if not job.has_window or job.key_ttl_ms is None:
-            self._claim(job, now)
-        elif job.created_at + job.key_ttl_ms > now:
-            keys[job.key] = (job.id, job.created_at + job.key_ttl_ms, True)
+        self._claim(job, now)
 
     # -- admission ------------------------------------------------------------------------------------------------------
 
@@ -505,6 +524,13 @@ class ModelBroker:
                 return "found", owner[0]
             elif standing is not None or owner[2] or job.key_scope == "window":
                 return "found", owner[0]
+        waiting = self._debounced(job)
+        if waiting is not None and outcome == "created":
+            self._leave(waiting)
+            waiting.data = job.data
+            waiting.run_at = _debounced_run(job, waiting.created_at, now)
+            self._enter(waiting, now)
+            return "found", waiting.id
         if existing is not None:
             self._forget(existing)
         self.proofs.pop(job.id, None)
@@ -513,11 +539,29 @@ class ModelBroker:
             self._add_child(self.jobs[job.parent], job)
         return outcome, job.id
 
+    def _debounced(self, job: ModelJob) -> ModelJob | None:
+        """The job that takes over what ``job`` brings."""
+        if job.debounce is None:
+            return None
+        other = self.jobs.get(self.queue(job.queue).debounced.get(job.debounce, ""))
+        free = other is not None and other.place == "ready" and not (other.attempts or other.parent or other.children)
+        return other if free else None
+
+    def succeed(self, ids: Sequence[str], now: int) -> None:
+        """Admit the next runs of repeat jobs under the ids that the broker gave."""
+        for job, id in zip(self.successors, ids, strict=True):
+            job.id = id
+            self._admit(job, now)
+        self.successors.clear()
+
     def _admit(self, job: ModelJob, now: int) -> None:
         self.jobs[job.id] = job
         job.heartbeat = now
         self._claim(job, now)
         queue = self.queue(job.queue)
+        if job.debounce is not None:
+            job.run_at = max(job.run_at, _debounced_run(job, now, now))
+            queue.debounced[job.debounce] = job.id
         if job.group is not None:
             job.group_order = queue.next_order
             queue.next_order += 1
@@ -605,10 +649,13 @@ class ModelBroker:
         if child.policy is None or parent is None or parent.place not in ("ready", "gated", "parked"):
             return
         if child.policy == "fail":
+            bounds = self.undecided.get(parent.id)
             self._leave(parent)
             self._release_finally(parent)
             parent.letter = None
             self._bury(parent, "unknown", now)
+            if bounds is not None and parent.place == "dead":
+                self.undecided[parent.id] = bounds  # a start has put it back a moment before; the record says until when
         elif parent.place == "gated":
             if child.policy == "continue":
                 parent.depends_on = ()
@@ -794,6 +841,22 @@ class ModelBroker:
             for old in [old for old in kept if not self.dependents(old.id)][: max(0, excess)]:
                 self._forget(old)
                 self.proofs[old.id] = old.queue
+        self._repeat(job, now)
+
+    def _repeat(self, job: ModelJob, now: int) -> None:
+        """A run succeeded: the next one follows."""
+        every = job.repeat_ms
+        if every is None or (job.repeat_limit is not None and job.repeats >= job.repeat_limit):
+            return
+        run = now + every if job.repeat_run is None else job.repeat_run + every
+        if run <= now:
+            run += -((run - now - 1) // every) * every
+        following = ModelJob("", job.queue, job.priority, created_at=now, run_at=run, data=job.data)
+        following.max_attempts, following.backoff_ms, following.fixed = job.max_attempts, job.backoff_ms, job.fixed
+        following.repeat_ms, following.repeat_limit = every, job.repeat_limit
+        following.lifo = job.lifo
+        following.repeats, following.repeat_run = job.repeats + 1, run
+        self.successors.append(following)
 
     def fail(self, failures: Sequence[tuple[str, str | None, bool, bool]], now: int) -> list[Verdict]:
         """Record failures (id, token, unrecoverable, remove)."""
@@ -1014,7 +1077,7 @@ class ModelBroker:
             del self.schedules[name]
             return
         passed = slot + schedule.every_ms <= now
-        following = slot + schedule.every_ms * ((now - slot) // schedule.every_ms + 1)
+        following = schedule.after(slot, now)
         skipped = schedule.out_of_turn is not None and slot - schedule.out_of_turn < 0.8 * schedule.every_ms
         if not skipped:
             schedule.runs += 1
@@ -1028,6 +1091,21 @@ class ModelBroker:
                 self._push(job, now)
         schedule.immediate = False
         schedule.next_run = following
+
+    # -- logs and webhooks ----------------------------------------------------------------------------------------------
+
+    def add_log(self, id: str, message: str) -> None:
+        """Append a line to a job's log."""
+        job = self.jobs.get(id)
+        if job is None:
+            raise Refused(id)
+        job.logs = (*job.logs, message)[-job.keep_logs :]
+
+    def clear_logs(self, id: str, keep: int) -> None:
+        """Keep only the newest lines."""
+        job = self.jobs.get(id)
+        if job is not None:
+            job.logs = job.logs[-keep:] if keep else ()
 
     # -- control --------------------------------------------------------------------------------------------------------
 
@@ -1220,13 +1298,12 @@ class ModelBroker:
         self.retired.clear()
         self.undecided.clear()
         for queue in self.queues.values():
-            queue.keys, queue.ring, queue.slots, queue.next_order = {}, [], 0, 1
+            queue.keys = {key: entry for key, entry in queue.keys.items() if entry[2] and not _over(entry[1], now)}
+            queue.ring, queue.slots, queue.next_order, queue.debounced = [], 0, 1, {}
         letters = [job for job in self.jobs.values() if job.place == "dead" and job.letter is not None]
         letters.sort(key=lambda job: ((job.letter or (0,))[0], job.row))
         for job in letters:
             job.entered = self._count()
-            if job.has_window:
-                self._restore_key(job, now)
         completed = [job for job in self.jobs.values() if job.place == "completed"]
         for job in sorted(completed, key=lambda job: (job.completed_at, job.id)):
             job.finished = self._count()
@@ -1239,9 +1316,6 @@ class ModelBroker:
                 self._enter(job, now)
             elif job.place == "parked" and not job.depends_on:
                 self._restored(job, now)
-        for job in completed:
-            if job.has_window:
-                self._restore_key(job, now)
         for job in waiting:
             if job.place == "gated" or (job.place == "parked" and job.depends_on):
                 self._restored(job, now)
@@ -1260,12 +1334,14 @@ class ModelBroker:
             schedule.immediate = False
             schedule.out_of_turn = None
             if schedule.next_run < now and schedule.skip_missed:
-                schedule.next_run = now + schedule.every_ms
+                schedule.next_run = schedule.after(now, now)
 
     def _restored(self, job: ModelJob, now: int) -> None:
         self._restore_key(job, now)
+        queue = self.queue(job.queue)
+        if job.debounce is not None and not job.attempts:
+            queue.debounced[job.debounce] = job.id
         if job.group is not None:
-            queue = self.queue(job.queue)
             queue.next_order = max(queue.next_order, job.group_order + 1)
 
     def _interrupted(self, job: ModelJob, now: int) -> None:
@@ -1283,6 +1359,14 @@ class ModelBroker:
         else:
             self._restored(job, now)
             self._to_retry(job, job.attempts, now)
+
+
+def _debounced_run(job: ModelJob, first_at: int, now: int) -> int:
+    """When a debounced job runs if nothing more comes."""
+    run_at = now + job.debounce_ms
+    if job.debounce_longest_ms is not None:
+        run_at = min(run_at, first_at + job.debounce_longest_ms)
+    return max(run_at, now)
 
 
 def _over(when: int | None, now: int) -> bool:
