@@ -50,6 +50,15 @@ _CROWDED: Final = Diagnosis(
     crowded=True,
 )
 
+#: What PgBouncer says of a transaction when it gives its sessions out by the statement.
+_STATEMENT_POOLING: Final = "statement pooling mode"
+
+_BY_STATEMENTS: Final = Diagnosis(
+    "the pooler gives sessions out by the statement, so that no transaction is possible",
+    "let storage.url lead to a pool of mode transaction or session, or to the database itself",
+    True,
+)
+
 _UNREACHABLE: Final = Diagnosis(
     "the database cannot be reached", "check storage.url, and the database server's log for the reason"
 )
@@ -62,7 +71,7 @@ _CONNECTING: Final[tuple[tuple[re.Pattern[str], Diagnosis], ...]] = tuple(
     for pattern, diagnosis in (
         (
             r"password authentication failed|no password supplied|not permitted to log in|role \".*?\" does not exist"
-            r"|authentication failed",
+            r"|authentication failed|no such user",
             Diagnosis(
                 "the database refuses the login",
                 "check user and password in storage.url, reserved characters percent-encoded",
@@ -78,7 +87,7 @@ _CONNECTING: Final[tuple[tuple[re.Pattern[str], Diagnosis], ...]] = tuple(
             ),
         ),
         (
-            r"database \".*?\" does not exist",
+            r"database \".*?\" does not exist|no such database",
             Diagnosis(
                 "the database does not exist", "create it, or correct its name at the end of storage.url's path", True
             ),
@@ -98,6 +107,10 @@ _CONNECTING: Final[tuple[tuple[re.Pattern[str], Diagnosis], ...]] = tuple(
         (
             r"too many clients|remaining connection slots|too many connections for",
             _CROWDED,
+        ),
+        (
+            r"server login (?:has been failing|failed)|cannot connect to server|query_wait_timeout",
+            Diagnosis("the pooler does not reach the database", "check the pooler's log, and the server behind it"),
         ),
         (
             r"system is (?:starting up|shutting down|in recovery mode|not accepting|not yet accepting)"
@@ -215,6 +228,8 @@ def diagnose(error: BaseException) -> Diagnosis:
         return Diagnosis(str(error))
     state = sqlstate(error)
     if state is not None:
+        if _STATEMENT_POOLING in str(error):
+            return _BY_STATEMENTS
         for length in (5, 3, 2):
             found = _STATES.get(state[:length])
             if found is not None:

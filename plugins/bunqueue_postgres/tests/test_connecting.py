@@ -144,11 +144,18 @@ async def test_a_server_that_is_too_old(postgres: PostgresServer) -> None:
         ("FATAL:  remaining connection slots are reserved for roles with SUPERUSER", "takes no more connections"),
         ("FATAL:  the database system is starting up", "going down or starting"),
         ("No route to host", "host is unreachable"),
+        ("FATAL:  no such database: jobs", "database does not exist"),
+        ("FATAL:  server login has been failing, try again later (server_login_retry)", "pooler does not reach"),
         ("FATAL:  Benutzer gesperrt", "cannot be reached"),
     ],
 )
 def test_texts_of_refused_connections(text: str, cause: str) -> None:
     assert cause in diagnose(psycopg.OperationalError(text)).text
+
+
+def test_a_pooler_by_the_statement() -> None:
+    error = psycopg.errors.ProtocolViolation("transaction blocks not allowed in statement pooling mode")
+    assert "pool of mode transaction or session" in diagnose(error).text
 
 
 async def until(condition: Callable[[], bool], patience_s: float = 20.0) -> None:
