@@ -654,8 +654,9 @@ class ModelBroker:
             self._release_finally(parent)
             parent.letter = None
             self._bury(parent, "unknown", now)
-            if bounds is not None and parent.place == "dead":
-                self.undecided[parent.id] = bounds  # a start has put it back a moment before; the record says until when
+            if bounds is not None and parent.id in self.jobs:
+                # A start has put it back a moment before: its record says until when.
+                self.undecided[parent.id] = bounds
         elif parent.place == "gated":
             if child.policy == "continue":
                 parent.depends_on = ()
