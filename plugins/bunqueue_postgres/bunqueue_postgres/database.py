@@ -32,6 +32,9 @@ RECONNECT_SETTLED_S: Final = 2.0
 #: Seconds in which a pool that is not exhausted has a connection to give.
 POOL_PATIENCE_S: Final = 2.0
 
+#: How long sent data may stay unconfirmed before the connection counts as lost, ms: about as long as a silent peer is given.
+UNCONFIRMED_MS: Final = 12_000
+
 #: Seconds before something that failed with a lost connection is tried again.
 RETRY_PAUSE_S: Final = 0.05
 
@@ -96,6 +99,8 @@ class Database:
             "keepalives_idle": 5,
             "keepalives_interval": 2,
             "keepalives_count": 3,
+            # The same while something that was sent is not confirmed, when nothing is sent to find out.
+            "tcp_user_timeout": UNCONFIRMED_MS,
         }
 
     # -- life cycle ---------------------------------------------------------------------------------------------------
