@@ -17,7 +17,8 @@ import json
 import statistics
 import sys
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 
@@ -85,6 +86,10 @@ class Backlog:
             run(b"PREPARE " + name.encode() + b" AS " + getattr(queries, name))
         for _, statement in self.statements():
             run(statement)  # type: ignore[call-overload]
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
 
     def fill(self, first: int, last: int) -> None:
         """Add waiting jobs with these numbers."""
@@ -177,7 +182,7 @@ class Backlog:
         floor = -(2**63) if mark is None else mark[0]
         yield "look for work of waiting pulls (`probe`)", f"EXECUTE probe(1, ARRAY['q'], ARRAY['{floor}'::int8])"
         yield f"states of {BATCH} jobs (`states`)", f"EXECUTE states(1, {self.sample(BATCH)})"
-        yield "read new events (`feed`)", f"EXECUTE feed(1, '{self.snapshot()}', '{{}}')"
+        yield "read new events (`feed`)", f"EXECUTE feed(1, '{self.snapshot()}', '{{}}', NULL)"
         yield "hold a limited queue (`hold_queue`)", "EXECUTE hold_queue(1)"
         yield "count its active jobs (`active`)", "EXECUTE active(1)"
         yield "heartbeat of a broker (`beat`)", f"EXECUTE beat(1, 'b', '{self._session}', 30000)"
@@ -232,6 +237,11 @@ class Backlog:
         plan = found["Plan"]
         return found["Execution Time"], plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]
 
+    def from_head(self, rounds: int) -> tuple[float, int]:
+        """Median time and blocks of a claim that begins at the head of the queue."""
+        looks = sorted(self.explain(self.claim(1)) for _ in range(rounds))
+        return looks[len(looks) // 2]
+
     def plan(self, statement: str) -> str:
         """Run a statement, and give its plan as text."""
         rows = self._connection.execute(f"EXPLAIN (ANALYZE, BUFFERS) {statement}").fetchall()  # type: ignore[call-overload]
@@ -254,13 +264,14 @@ _REASONS: Final = """
 What a statement costs follows from the jobs that it is about, not from the size of the backlog:
 
 - Every index is partial, on the state that it serves, and each statement reads one range of one of them.
-- The first claim that meets index entries of dead rows which nobody can see any more marks them as dead; later ones pass them
-  by without looking at rows. Here it took {first_ms:.1f} ms and {first_blocks:,} blocks, once.
-- As long as a transaction is open that may still see those rows, they cannot be marked. Brokers remember where their last claim
-  began (the low-water mark) and go on from there, as in the last column. Every 2 s one claim looks from the head, for what may
-  have come in before the mark: {look_ms:.1f} ms and {look_blocks:,} blocks in this state.
+- Brokers remember where their last claim began (the low-water mark), and go on from there, so that the remains of what was
+  claimed before are not even met. Every 2 s one claim looks from the head, for what may have come in before the mark.
+- That look costs {look} in the third state. The first claim that meets index entries of dead rows which nobody
+  can see any more marks them as dead, once ({first} here); later ones pass them by without looking at rows.
+- While a transaction is open that may still see those rows, they cannot be marked; the look costs {seen} then,
+  and so do the two looks at leases. No other statement is touched: they go by keys, or by ranges without remains.
 
-Vacuum then removes the rows; see [care of the tables](postgres.md#vacuum).
+Vacuum then removes the rows; see [vacuum](postgres-operations.md#vacuum).
 
 ## Plans
 
@@ -269,62 +280,65 @@ brokers use, made before there was any row, so that the estimates of rows say no
 """
 
 
-def measure(backlog: Backlog, rounds: int, *, marked: bool = False) -> Figures:
-    """Median time and blocks of each statement, by its label."""
+def measure(backlog: Backlog, rounds: int) -> Figures:
+    """Median time and blocks of each statement, by its label; claims begin at the low-water mark, as a broker's do."""
     times: dict[str, list[float]] = {}
     blocks: dict[str, list[int]] = {}
     for _ in range(rounds):
-        for label, statement in backlog.statements(backlog.mark() if marked else None):
+        for label, statement in backlog.statements(backlog.mark()):
             took, touched = backlog.explain(statement)
             times.setdefault(label, []).append(took)
             blocks.setdefault(label, []).append(touched)
     return {label: (statistics.median(times[label]), int(statistics.median(blocks[label]))) for label in times}
 
 
-def main() -> None:
+def main(words: Sequence[str] | None = None) -> None:
+    """Measure, print the figures and write the page; ``words`` in place of the process's."""
     parser = argparse.ArgumentParser(description="Cost and plans of the PostgreSQL broker's hot statements.")
     parser.add_argument("--jobs", type=int, default=1_000_000, help="waiting jobs of the large backlog")
     parser.add_argument("--dead", type=int, default=200_000, help="dead rows in front of them")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--page", type=Path, default=ROOT / "docs" / "postgres-plans.md")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(words)
     options = ("autovacuum=off", "shared_buffers=2GB", "max_wal_size=8GB", "checkpoint_timeout=1h")
-    server = PostgresServer(durable=True, options=options)
-    try:
-        jobs, dead = arguments.jobs, arguments.dead
-        backlog = Backlog(server.dsn)
-        columns: list[tuple[str, Figures]] = []
-        backlog.fill(1, 1_000)
-        backlog.vacuum()
-        columns.append(("1,000 jobs", measure(backlog, arguments.rounds)))
-        backlog.fill(1_001, jobs + dead // 2)
-        backlog.vacuum()
-        columns.append((f"{jobs:,} jobs", measure(backlog, arguments.rounds)))
-        with psycopg.connect(server.dsn) as reader:
-            reader.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-            reader.execute("SELECT count(*) FROM bunqueue.queues")
-            backlog.use(dead // 2)
-            backlog.explain(backlog.claim(1))
-            held = measure(backlog, arguments.rounds, marked=True)
-            looks = [backlog.explain(backlog.claim(1)) for _ in range(arguments.rounds)]
-            rows = backlog.dead()
-        first = backlog.explain(backlog.claim(1))
-        columns.append((f"and {rows:,} dead rows", measure(backlog, arguments.rounds)))
-        columns.append(("and a transaction that may see them", held))
-        plans = [(label, backlog.plan(statement)) for label, statement in backlog.statements()]
-        text = page(columns, plans, backlog.version(), first, sorted(looks)[len(looks) // 2], backlog.dead())
-    finally:
-        server.close()
+    with (
+        closing(PostgresServer(durable=True, options=options)) as server,
+        closing(Backlog(server.dsn)) as backlog,
+    ):
+        text = measure_all(backlog, server.dsn, arguments.jobs, arguments.dead, arguments.rounds)
     arguments.page.write_text(text, encoding="utf-8")
     sys.stdout.write(text[: text.index("## Plans")])
+
+
+def measure_all(backlog: Backlog, dsn: str, jobs: int, dead: int, rounds: int) -> str:
+    """Measure the four backlogs; gives the page."""
+    columns: list[tuple[str, Figures]] = []
+    backlog.fill(1, 1_000)
+    backlog.vacuum()
+    columns.append(("1,000 jobs", measure(backlog, rounds)))
+    backlog.fill(1_001, jobs + dead // 2)
+    backlog.vacuum()
+    columns.append((f"{jobs:,} jobs", measure(backlog, rounds)))
+    with closing(psycopg.connect(dsn)) as reader:
+        reader.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        reader.execute("SELECT count(*) FROM bunqueue.queues")
+        backlog.use(dead // 2)
+        rows = backlog.dead()
+        seen = backlog.from_head(rounds)
+        held = measure(backlog, rounds)
+    first = backlog.explain(backlog.claim(1))
+    look = backlog.from_head(rounds)
+    columns.append((f"and {rows:,} dead rows", measure(backlog, rounds)))
+    columns.append(("and a transaction that may see them", held))
+    plans = [(label, backlog.plan(statement)) for label, statement in backlog.statements(backlog.mark())]
+    return page(columns, plans, backlog.version(), {"first": first, "look": look, "seen": seen}, backlog.dead())
 
 
 def page(
     columns: list[tuple[str, Figures]],
     plans: list[tuple[str, str]],
     version: str,
-    first: tuple[float, int],
-    look: tuple[float, int],
+    looks: dict[str, tuple[float, int]],
     dead: int,
 ) -> str:
     """The page, as Markdown."""
@@ -334,8 +348,8 @@ def page(
     for label in columns[0][1]:
         cells = [f"{figures[label][0]:.2f} ms, {figures[label][1]:,}" for _, figures in columns]
         lines.append(f"| {label} | {' | '.join(cells)} |")
-    figures = {"first_ms": first[0], "first_blocks": first[1], "look_ms": look[0], "look_blocks": look[1], "dead": dead}
-    lines.append(_REASONS.format(**figures))
+    costs = {name: f"{took:.1f} ms and {blocks:,} blocks" for name, (took, blocks) in looks.items()}
+    lines.append(_REASONS.format(dead=dead, **costs))
     for label, plan in plans:
         lines += [f"### {label[0].upper()}{label[1:]}", "", "```text", plan, "```", ""]
     return "\n".join(lines[:-1]) + "\n"
