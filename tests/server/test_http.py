@@ -133,7 +133,12 @@ class TestOrder:
 
 GAUGES = {
     *(f"bunqueue_jobs_{state}" for state in ("waiting", "prioritized", "delayed", "active", "dlq", "completed")),
-    *("bunqueue_uptime_seconds", "bunqueue_cron_jobs_registered", "bunqueue_workers_registered"),
+    *(
+        "bunqueue_jobs_blocked",
+        "bunqueue_uptime_seconds",
+        "bunqueue_cron_jobs_registered",
+        "bunqueue_workers_registered",
+    ),
     *("bunqueue_workers_active", "bunqueue_worker_active_jobs", "bunqueue_worker_concurrency_slots"),
     *("bunqueue_webhooks_registered", "bunqueue_webhooks_enabled", "bunqueue_storage_degraded"),
     *("bunqueue_storage_disk_full", "bunqueue_process_heap_used_bytes", "bunqueue_process_heap_total_bytes"),
@@ -176,7 +181,7 @@ class TestPrometheus:
 
     async def test_values(self) -> None:
         site = Site(metrics_queues=1)
-        site.broker.numbers = {"waiting": 2, "paused": 1, "totalPushed": 7}
+        site.broker.numbers = {"waiting": 2, "paused": 1, "totalPushed": 7, "blockedJobs": 4}
         site.broker.on("queues", ["a", "b", "c"])
         counts = Counts(paused=5, paused_prioritized=1, failed=2)
         site.broker.on("summaries", [QueueSummary("a", counts, True)])
@@ -194,6 +199,7 @@ class TestPrometheus:
             return float(sample.value)
 
         assert value("bunqueue_jobs_waiting") == 3
+        assert value("bunqueue_jobs_blocked") == 4
         assert value("bunqueue_jobs_pushed", "bunqueue_jobs_pushed_total") == 7
         assert set(families) >= BY_QUEUE
         assert value("bunqueue_queue_jobs_waiting", queue="a") == 4

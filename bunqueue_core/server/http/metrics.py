@@ -131,6 +131,8 @@ class _Snapshot(Collector):
         ready = {"waiting": numbers.get("waiting", 0) + numbers.get("paused", 0)}
         for state in _STATES:
             yield _gauge(f"bunqueue_jobs_{state}", f"Jobs in state {state}", ready.get(state, numbers.get(state, 0)))
+        blocked = numbers.get("blockedJobs", 0)
+        yield _gauge("bunqueue_jobs_blocked", "Jobs that wait for jobs that cannot complete by themselves", blocked)
         for name, total in (
             ("pushed", "totalPushed"),
             ("pulled", "totalPulled"),
