@@ -116,8 +116,8 @@ class Broker:
 
         Every broker gives, over all queues, ``waiting`` (ready, without priority), ``prioritized``, ``paused`` (ready jobs of
         paused queues, which the first two leave out), ``delayed``, ``active``, ``waitingChildren``, ``completed`` (retained) and
-        ``dlq``; since its start ``totalPushed``, ``totalPulled``, ``totalCompleted`` and ``totalFailed`` (for good). Others as
-        it has them.
+        ``dlq``; since its start ``totalPushed``, ``totalPulled``, ``totalCompleted`` and ``totalFailed`` (for good), the last two
+        since the storage's beginning, and of all brokers, where several share it. Others as it has them.
         """
         raise NotImplementedError
 

@@ -55,6 +55,7 @@ class Changes:
         self.completed: list[Record] = []
         self.woken: list[str] = []  #: queues that got a new job
         self.crowded: set[int] = set()  #: queues whose dead letters maintenance has to trim
+        self.failed = 0  #: jobs that failed for good
         self.tellings: list[tuple[str, dict[str, Any]]] = []  #: for those who watch, once it is committed
         self._codec = codec
         self._rows: dict[str, _Row] = {}
@@ -78,6 +79,8 @@ class Changes:
 
     def notice(self, record: Record, notice: Notice) -> None:
         """Announce an event of the record's job, after those that it has already."""
+        if notice.type == "failed" and (notice.extra is None or notice.extra.get("terminal") is not False):
+            self.failed += 1
         rank = self._noticed.get(record.key, 0)
         self._noticed[record.key] = rank + 1
         while len(self._notices) <= rank:

@@ -67,6 +67,7 @@ class Queries:
     key_owner: bytes
     key_owners: bytes
     lanes: bytes
+    lifetime: bytes
     limits: bytes
     link_successors: bytes
     list: bytes

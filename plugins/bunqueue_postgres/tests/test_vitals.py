@@ -10,10 +10,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import psycopg
+from bunqueue_postgres.broker import PostgresBroker
 from bunqueue_postgres.testing import PostgresServer
 from fixtures.server import running_server
 
-from bunqueue_core.model.job import JobSpec
+from bunqueue_core.model.job import JobOptions, JobSpec
+from bunqueue_core.model.requests import Ack, Failure, PullRequest
 from bunqueue_core.model.webhook import Webhook
 
 if TYPE_CHECKING:
@@ -80,6 +82,35 @@ async def test_schedulers_and_webhooks_are_counted(open_broker: OpenBroker) -> N
         assert (numbers["webhooks"], numbers["webhooksEnabled"]) == (1, 1)
     finally:
         await broker.close()
+
+
+async def test_outcomes_are_the_same_at_every_broker(open_broker: OpenBroker) -> None:
+    one, other = open_broker(broker_id="one"), open_broker(broker_id="other")
+    await one.start()
+    await other.start()
+
+    def outcomes(broker: PostgresBroker) -> tuple[float, float]:
+        numbers = broker.statistics()
+        return numbers["totalCompleted"], numbers["totalFailed"]
+
+    try:
+        await one.push("q", [JobSpec("n", None, options=JobOptions(max_attempts=1)) for _ in range(5)])
+        for broker in (one, one, other):
+            (delivery,) = await broker.pull(PullRequest("q", 1, "w"))
+            await broker.ack([Ack(delivery.job.id, delivery.token, None)])
+        for broker in (one, other):
+            (delivery,) = await broker.pull(PullRequest("q", 1, "w"))
+            await broker.fail([Failure(delivery.job.id, "boom", delivery.token)])
+        assert outcomes(one)[0] >= 2
+        await until(lambda: outcomes(one) == outcomes(other) == (3, 2))
+        await other.close()
+        third = open_broker(broker_id="third")
+        await third.start()
+        await until(lambda: outcomes(third) == (3, 2))
+        await third.close()
+    finally:
+        await one.close()
+        await other.close()
 
 
 def _get(port: int, path: str) -> bytes:

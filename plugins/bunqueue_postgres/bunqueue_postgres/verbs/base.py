@@ -426,7 +426,6 @@ class BrokerBase(Broker):
         for job in changes.rewritten:
             if job.location == Location.DEAD:
                 self._ended(job.id, (False, None))
-                self.totals["failed"] += 1
             elif job.location == Location.READY:
                 self.let_go(job.id)
                 if job.run_at <= now:
@@ -441,6 +440,7 @@ class BrokerBase(Broker):
             self.wake(queue, jobs)
         for queue in changes.woken:
             self.wake(queue, 1)
+        self.totals["failed"] += changes.failed
         for job in changes.removed:
             self._ended(job.id, (False, None))
         for record, result, remove in changes.completions:
