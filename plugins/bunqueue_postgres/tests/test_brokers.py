@@ -212,22 +212,22 @@ async def test_a_lone_job_costs_one_statement_a_step(start: Any) -> None:
     await push(broker)
     (delivery,) = await pull(broker)
     await broker.ack([Ack(delivery.job.id, delivery.token)])
-    before = broker.statistics()["databaseStatements"]
+    before = broker.database.statements
     await push(broker, 500)
     deliveries = await pull(broker, 500)
     await broker.ack([Ack(d.job.id, d.token, b"\x01") for d in deliveries])
-    after = broker.statistics()["databaseStatements"]
+    after = broker.database.statements
     assert after - before <= 4  # push, claim, acknowledge, and the statistics' own look
 
 
 async def test_concurrent_single_calls_share_statements(start: Any) -> None:
     broker = await start(lease_duration_ms=600_000, poll_interval_ms=600_000)
     await push(broker)
-    before = broker.statistics()["databaseStatements"]
+    before = broker.database.statements
     answers = [broker.push("q", [JobSpec("n", None)]) for _ in range(200)]
     ids = [(await answer).ids[0] for answer in answers]
     assert len(set(ids)) == 200
-    assert broker.statistics()["databaseStatements"] - before <= 5
+    assert broker.database.statements - before <= 5
 
 
 async def test_a_database_that_cannot_be_reached_stops_the_start(open_broker: OpenBroker) -> None:
