@@ -116,11 +116,12 @@ class _Line:
         header = self._read(4, deadline)
         length = int.from_bytes(header, "big")
         if length > MAX_FRAME_BYTES:
-            hint = " (is the server running with TLS? try --tls, --tls-ca or --tls-no-verify)"
-            raise Failure(
-                f"Frame too large: {length} bytes exceeds maximum {MAX_FRAME_BYTES}"
-                + (hint if header.startswith(_TLS_ALERT) else "")
-            )
+            hint = ""
+            if header.startswith(_TLS_ALERT):
+                hint = " (is the server running with TLS? try --tls, --tls-ca or --tls-no-verify)"
+            elif header == b"HTTP":
+                hint = " (is that the server's HTTP port? --port takes its TCP port)"
+            raise Failure(f"Frame too large: {length} bytes exceeds maximum {MAX_FRAME_BYTES}{hint}")
         try:
             response = decode_frame(self._read(length, deadline))
         except ValueError:

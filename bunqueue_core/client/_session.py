@@ -315,7 +315,7 @@ class Session:
         while size - position >= 4:
             length = int.from_bytes(buffer[position : position + 4], "big")
             if length > MAX_FRAME_BYTES:
-                raise ConnectionClosedError("Invalid response from server")
+                raise ConnectionClosedError("Invalid response from server" + self._other_protocol(buffer, position))
             end = position + 4 + length
             if end > size:
                 break
@@ -323,6 +323,14 @@ class Session:
             position = end
             self._receive(frame)
         self._buffer = buffer[position:] if position else buffer
+
+    def _other_protocol(self, buffer: bytes, position: int) -> str:
+        """What a mistaken answer suggests, where its beginning tells."""
+        if buffer.startswith(b"HTTP", position):
+            return f": it speaks HTTP; clients need the server's TCP port, and {self.options.port} is another"
+        if buffer.startswith(b"\x15\x03", position) and self.options.tls is None:
+            return ": it speaks TLS; pass tls=True"
+        return ""
 
     def _receive(self, frame: bytes) -> None:
         try:

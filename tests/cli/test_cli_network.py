@@ -323,6 +323,11 @@ def test_a_missing_authority(bunqueue: Call) -> None:
             "Frame too large: 352518912 bytes exceeds maximum 67108864 "
             "(is the server running with TLS? try --tls, --tls-ca or --tls-no-verify)",
         ),
+        (
+            b"HTTP/1.1 400 Bad Request\r\n\r\n",
+            "Frame too large: 1213486160 bytes exceeds maximum 67108864 "
+            "(is that the server's HTTP port? --port takes its TCP port)",
+        ),
         (b"\xff\xff\xff\xff", "Frame too large: 4294967295 bytes exceeds maximum 67108864"),
     ],
 )

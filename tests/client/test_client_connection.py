@@ -229,6 +229,25 @@ def test_what_is_no_frame_ends_the_connection(scripted: Scripted) -> None:
             assert connection.generation == generation
 
 
+@pytest.mark.parametrize(
+    ("answer", "hint"),
+    [
+        (
+            b"HTTP/1.1 400 Bad Request\r\n\r\n",
+            "it speaks HTTP; clients need the server's TCP port, and {port} is another",
+        ),
+        (b"\x15\x03\x03\x00\x02\x02\x46", "it speaks TLS; pass tls=True"),
+    ],
+)
+def test_a_port_of_another_protocol_is_pointed_out(scripted: Scripted, answer: bytes, hint: str) -> None:
+    server = scripted(lambda command, connection: answer)
+    with Connection(**server.address) as connection:
+        with pytest.raises(
+            ConnectionClosedError, match=f"Invalid response from server: {hint.format(port=server.port)}"
+        ):
+            connection.call({"cmd": "Some"})
+
+
 def test_frames_arrive_in_pieces(scripted: Scripted) -> None:
     def piecemeal(command: dict[str, Any], connection: ScriptedConnection) -> Reply:
         frame = b"\x82\xa2ok\xc3\xa5reqId\xa1" + command["reqId"].encode()
