@@ -39,6 +39,7 @@ from bunqueue_postgres.verbs.control import Controlling
 from bunqueue_postgres.verbs.deadletters import DeadLettering
 from bunqueue_postgres.verbs.flows import Flowing
 from bunqueue_postgres.verbs.inspect import Inspecting
+from bunqueue_postgres.verbs.repair import Repairing
 from bunqueue_postgres.verbs.schedules import Scheduling
 from bunqueue_postgres.verbs.webhooks import Hooking
 from bunqueue_postgres.verbs.workers import Registering
@@ -57,7 +58,9 @@ COUNT_FOR_S: Final = 60.0
 COUNTED: Final = ("waiting", "prioritized", "paused", "delayed", "active", "waitingChildren", "completed", "dlq")
 
 
-class PostgresBroker(Consuming, Flowing, Scheduling, Inspecting, Controlling, DeadLettering, Hooking, Registering):
+class PostgresBroker(
+    Consuming, Flowing, Scheduling, Inspecting, Controlling, DeadLettering, Hooking, Registering, Repairing
+):
     """See the module's head.
 
     Args:
@@ -182,6 +185,7 @@ class PostgresBroker(Consuming, Flowing, Scheduling, Inspecting, Controlling, De
             "parkedPulls": sum(len(desk.parked) for desk in self._desks.values()),
             "connectedJobs": len(self.held),
             "liveBrokers": self.coordinator.brokers,
+            "blockedJobs": self.blocked_jobs,
         }
 
     def _want_counts(self) -> None:

@@ -30,7 +30,10 @@ LISTEN_RETRY_S: Final = 0.5
 #: Seconds between rounds of maintenance that no deadline drives.
 MAINTENANCE_S: Final = 60.0
 
-#: Seconds until maintenance that failed is tried again.
+#: Seconds between looks whether derived data is to be checked.
+CHECK_S: Final = 60.0
+
+#: Most seconds until work that failed is tried again.
 RETRY_S: Final = 1.0
 
 #: Seconds between looks for ended jobs that are due to go, or to be retried.
@@ -92,17 +95,25 @@ class Coordinator:
         """
         if not await self._register():
             raise ConfigurationError(f'PostgreSQL brokerId "{self._broker.broker_id}" is already active')
-        await self._beat()
-        await self._broker.fold_metrics()
-        await self._recover()
+        try:
+            await self._beat()
+            await self._broker.reconcile_schedules()
+            await self._broker.fold_metrics()
+            await self._recover()
+        except BaseException:
+            # The name is not to be taken for as long as this session would count as alive.
+            with contextlib.suppress(psycopg.Error, BunqueueError):
+                await self.unregister()
+            raise
         settings = self._settings
         create = asyncio.get_running_loop().create_task
         self._tasks = [
             create(self._every(lambda: settings.heartbeat_ms / 1000, self._beat, "heartbeat")),
             create(self._every(self._recovery_s, self._recover, "recovery", self._recovery_due)),
-            create(self._every(lambda: MAINTENANCE_S, self.maintain, "maintenance")),
-            create(self._every(lambda: PRUNE_S, self._prune_events, "event-retention")),
-            create(self._every(lambda: RETAIN_S, self._retain, "retention")),
+            create(self._every(lambda: MAINTENANCE_S, self.maintain, "maintenance", apart=True)),
+            create(self._every(lambda: PRUNE_S, self._prune_events, "event-retention", apart=True)),
+            create(self._every(lambda: RETAIN_S, self._retain, "retention", apart=True)),
+            create(self._every(self._check_s, self._broker.check, "check")),
             create(self._every(self._schedule_s, self._broker.run_schedules, "schedules")),
             create(self._poll()),
         ]
@@ -146,13 +157,15 @@ class Coordinator:
         subject: str,
         early: asyncio.Event | None = None,
     ) -> None:
-        """Do ``work`` every ``interval()`` seconds, a little apart from other brokers, or once ``early`` is set.
+        *,
+        apart: bool = False,
+        """Do ``work`` every ``interval()`` seconds, or once ``early`` is set; ``apart``: not at the same time as other brokers.
 
-        A failure is a problem until the next success.
+        A failure is a problem until the next success; the next try is no longer away than the next poll, and a second at most.
         """
         pause = interval()
-        # Long pauses a little apart from other brokers; short ones are meant exactly.
-        while not await self.pause(pause * (0.95 + 0.1 * random.random()) if pause > 1 else pause, early):
+        retry_s = min(RETRY_S, self._settings.effective_poll_ms / 1000)
+        while not await self.pause(pause * (0.9 + 0.1 * random.random()) if apart else pause, early):
             if early is not None:
                 early.clear()
             try:
@@ -163,7 +176,7 @@ class Coordinator:
                         "warn", "PostgreSQL maintenance failed", subject=subject, error=type(error).__name__
                     )
                     self._broker.problem(subject, diagnose(error).text)
-                pause = min(RETRY_S, interval())
+                pause = retry_s
             else:
                 self._broker.problem(subject, None)
                 pause = interval()
@@ -185,6 +198,10 @@ class Coordinator:
         return (longest if due is None else max(1, min(longest, due))) / 1000
 
     def expect_expiry(self, in_ms: int) -> None:
+    def _check_s(self) -> float:
+        """Seconds to the next look whether derived data is to be checked: at once, then regularly."""
+        return CHECK_S if self._broker.checked else 0.0
+
         """A lease was given that runs out in ``in_ms``: look then, if the next look would be later."""
         if in_ms >= self._settings.recovery_ms:
             return
@@ -382,7 +399,7 @@ class Coordinator:
         """Look for jobs that parked pulls want and for ends that somebody waits for: when notified, and at every poll interval."""
         interval = self._settings.effective_poll_ms / 1000
         while not self._stopping.is_set():
-            await wait_for(self._poke, min(interval, LONGEST_SLEEP_S))
+            await self.pause(interval, self._poke)
             self._poke.clear()
             # While the database is away its return is looked for elsewhere.
             with contextlib.suppress(psycopg.Error, BunqueueError):

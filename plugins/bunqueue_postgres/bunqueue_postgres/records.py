@@ -424,6 +424,7 @@ class Record:
         "stall",
         "started_at",
         "token",
+        "waiters",
         "was",
     )
 
@@ -460,6 +461,7 @@ class Record:
         self.dlq: DlqConfig = _DEFAULT_DLQ
         self.was = job.location  #: where the row was when it was read
         self.awaited = False  #: live jobs wait, or waited, for it; read with a lock only
+        self.waiters: list[str] = []  #: their keys
         self.key_owner: str | None = None  #: another job that owns its deduplication key; read with a lock only
         self.key_windowed = False  #: its deduplication key is taken by another job's window; read with a lock only
 

@@ -25,10 +25,13 @@ class Queries:
     add_metrics: bytes
     add_webhook: bytes
     beat: bytes
+    blocked_count: bytes
     blockers: bytes
+    bounds: bytes
     child_failures: bytes
     child_results: bytes
     claim: bytes
+    claim_check: bytes
     claim_groups: bytes
     claim_keys: bytes
     clean: bytes
@@ -42,6 +45,7 @@ class Queries:
     dead_surplus: bytes
     debounced: bytes
     delayed: bytes
+    dependents: bytes
     drop_edges: bytes
     drop_schedule: bytes
     drop_webhook: bytes
@@ -56,6 +60,7 @@ class Queries:
     forget_logs: bytes
     forget_queue: bytes
     forget_workers: bytes
+    gated: bytes
     group: bytes
     group_sizes: bytes
     grouped: bytes
@@ -73,7 +78,12 @@ class Queries:
     list: bytes
     lock: bytes
     lock_names: bytes
+    lock_schedules: bytes
     meet_edges: bytes
+    mend_edges: bytes
+    mend_events: bytes
+    mend_queues: bytes
+    mend_silence: bytes
     metrics: bytes
     move_reader: bytes
     namespace: bytes
@@ -84,6 +94,7 @@ class Queries:
     outcome_feed: bytes
     outcomes: bytes
     policies: bytes
+    postpone: bytes
     priorities: bytes
     probe: bytes
     proved: bytes
@@ -93,6 +104,7 @@ class Queries:
     push_named: bytes
     put_schedule: bytes
     queue: bytes
+    queue_numbers: bytes
     queues: bytes
     read: bytes
     read_logs: bytes
@@ -116,10 +128,14 @@ class Queries:
     set_policies: bytes
     set_progress: bytes
     share_workers: bytes
+    silences: bytes
     snapshot: bytes
     spend_rate: bytes
     states: bytes
     successor: bytes
+    sweep_groups: bytes
+    sweep_keys: bytes
+    sweep_remains: bytes
     switch_webhook: bytes
     tally_webhooks: bytes
     totals: bytes

@@ -55,6 +55,7 @@ class Policies:
     dlq: DlqConfig
     random: Callable[[], float]
     strategies: Mapping[str, BackoffStrategy] = field(default_factory=lambda: BACKOFF_STRATEGIES)
+    awaited: bool = False  #: live jobs wait for the job: it is kept, whatever its options say
 
     def backoff(self, job: Job, attempts: int) -> int:
         """Delay before the next run, ms."""
@@ -316,7 +317,7 @@ def _ended(
     keep: bool = False,
 ) -> Outcome:
     """The end of a job that failed: removed, or a dead letter (the same one as before if it was retried from there by itself)."""
-    if not keep and (remove or job.options.remove_on_fail.remove):
+    if not keep and not policies.awaited and (remove or job.options.remove_on_fail.remove):
         return Outcome(removed=True)
     entry = buried(job, now, reason, error, policies.dlq)
     kept = job.options.remove_on_fail.age_ms

@@ -207,8 +207,19 @@ async def test_more_statements_than_may_wait_are_busy(start: Any) -> None:
     assert (await broker.counts("q")).waiting == 0
 
 
+async def quiet(start: Any) -> PostgresBroker:
+    """A broker that runs no statement by itself for the time of a test."""
+    broker: PostgresBroker = await start(lease_duration_ms=600_000, poll_interval_ms=600_000)
+
+    async def checked() -> bool:
+        return broker.checked
+
+    await until(checked)
+    return broker
+
+
 async def test_a_lone_job_costs_one_statement_a_step(start: Any) -> None:
-    broker = await start(lease_duration_ms=600_000, poll_interval_ms=600_000)
+    broker = await quiet(start)
     await push(broker)
     (delivery,) = await pull(broker)
     await broker.ack([Ack(delivery.job.id, delivery.token)])
@@ -221,7 +232,7 @@ async def test_a_lone_job_costs_one_statement_a_step(start: Any) -> None:
 
 
 async def test_concurrent_single_calls_share_statements(start: Any) -> None:
-    broker = await start(lease_duration_ms=600_000, poll_interval_ms=600_000)
+    broker = await quiet(start)
     await push(broker)
     before = broker.database.statements
     answers = [broker.push("q", [JobSpec("n", None)]) for _ in range(200)]

@@ -29,11 +29,13 @@ CREATE OR REPLACE FUNCTION bunqueue.now_ms() RETURNS int8
     LANGUAGE sql VOLATILE PARALLEL SAFE
     AS $$ SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::int8 $$;
 
--- Namespaces are independent of each other; the small number stands for the name in every row.
+-- Namespaces are independent of each other; the small number stands for the name in every row. checked_at: when the last check of
+-- derived data began (verbs/repair.py).
 CREATE TABLE IF NOT EXISTS bunqueue.namespaces (
     id int4 GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     name text NOT NULL UNIQUE,
-    webhooks_revision int8 NOT NULL DEFAULT 0
+    webhooks_revision int8 NOT NULL DEFAULT 0,
+    checked_at int8 NOT NULL DEFAULT 0
 );
 
 -- Queue registry and controls. Rows are never deleted, so that a broker may remember a queue's number for ever; a queue without

@@ -239,7 +239,12 @@ class BrokerBase(Broker):
     # -- decisions on locked jobs -------------------------------------------------------------------------------------
 
     def policies(self, record: Record) -> transitions.Policies:
-        return transitions.Policies(record.stall, record.dlq, self.ports.random, self.strategies)
+        awaited = record.awaited
+        parent = record.job.parent_id
+        if awaited and parent is not None and _policy(record.job.options) is not None:
+            # Its failure means something to its parent, which does not wait for it then.
+            awaited = any(waiter != to_key(parent) for waiter in record.waiters)
+        return transitions.Policies(record.stall, record.dlq, self.ports.random, self.strategies, awaited)
 
     async def lock(self, connection: Connection, keys: Iterable[str]) -> tuple[int, dict[str, Record]]:
         """Lock jobs; gives the time (0 if there are none) and their records by key, with what decisions about them need."""
@@ -261,8 +266,9 @@ class BrokerBase(Broker):
                 keyed.append(record)
         if awaited:
             await cursor.execute(self.queries.waited_for, (Int4(self.ns), arrays.texts(awaited)))
-            for (key,) in await cursor.fetchall():
+            for key, waiters in await cursor.fetchall():
                 records[key].awaited = True
+                records[key].waiters = waiters
         if keyed:
             await self._find_key_owners(connection, keyed, now)
         return now, records

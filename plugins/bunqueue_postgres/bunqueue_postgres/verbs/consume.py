@@ -66,6 +66,9 @@ READ_ONLY: Final = "25006"
 EXPIRED_ROWS: Final = 1_000
 
 
+#: Fields of the event that tells of each of them, packed.
+EXPIRED_FIELDS: Final = pack({"error": "Job TTL expired"})
+
 class Consuming(Limiting):
     """The verbs around deliveries."""
 
@@ -228,7 +231,7 @@ class Consuming(Limiting):
 
     async def _expire(self, queue_id: int) -> None:
         """Remove queued jobs whose time to live is over."""
-        await self.database.run(self.queries.expire, (Int4(queue_id), Int4(EXPIRED_ROWS)))
+        await self.change(self.queries.expire, (Int4(queue_id), Int4(EXPIRED_ROWS), EXPIRED_FIELDS))
 
     def _hold(self, session: str, id: str, started_at: int) -> None:
         self.held[id] = session

@@ -99,18 +99,29 @@ class Controlling(Logging, Snapshotting):
         return self.command(self._obliterate, queue)
 
     async def _obliterate(self, queue: str) -> None:
-        """In steps; jobs that come meanwhile go too, those that come after the last step stay."""
+        """In steps; jobs that come meanwhile go too, those that come after the last step stay.
+
+        Nothing goes if live jobs of other queues depend on a job of this one.
+        """
         queue_id = await self.queue_id(queue)
         if queue_id is None:
             return
+        await self._refuse_dependents(queue, queue_id)
         while True:
             rows = await self.run(self.queries.obliterate, (Int4(queue_id), Int8(REMOVED_ROWS)))
             if rows[0][0] < REMOVED_ROWS:
                 break
+        # Jobs may have come to depend on some while the others went: those are still there.
+        await self._refuse_dependents(queue, queue_id)
         await self.run(self.queries.forget_queue, (Int4(queue_id),))
         self.notices.forget(queue)
         self.marks.forget(queue)
         self.coordinator.announce()
+
+    async def _refuse_dependents(self, queue: str, queue_id: int) -> None:
+        rows = await self.run(self.queries.dependents, (Int4(queue_id),))
+        if rows[0][0]:
+            raise Conflict(f"Cannot obliterate queue {queue}: {rows[0][0]} job(s) have live dependents")
 
     def trim_events(self, queue: str, keep: int) -> Answer[int]:
         return self.command(self._trim_events, queue, keep)

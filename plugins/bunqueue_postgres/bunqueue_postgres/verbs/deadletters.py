@@ -31,6 +31,9 @@ from bunqueue_postgres.settings import MAX_DURATION_MS
 from bunqueue_postgres.verbs.base import STEP_ROWS
 from bunqueue_postgres.verbs.snapshots import Snapshotting
 
+#: When an ended job that has outlived its time, but that live jobs need, is looked at again, ms.
+AGAIN_MS: Final = 10_000
+
 #: A silent job is stalled only after two looks, this many ms apart, so that one late heartbeat costs nothing.
 STALL_CONFIRM_MS: Final = 5_000
 
@@ -104,13 +107,15 @@ class DeadLettering(Snapshotting):
         return self.command(self._purge, queue)
 
     async def _purge(self, queue: str) -> int:
-        purged = 0
+        purged = kept = 0
         while True:
-            rows = await self.database.run(self.queries.dead, (Int4(self.ns), queue, Int8(STEP_ROWS)))
-            erased = await self._erase_dead(queue, [key for (key,) in rows]) if rows else 0
-            purged += erased
-            if not erased:
+            rows = await self.database.run(self.queries.dead, (Int4(self.ns), queue, Int8(kept + STEP_ROWS)))
+            keys = [key for (key,) in rows[kept:]]
+            if not keys:
                 return purged
+            erased = await self._erase_dead(queue, keys)
+            purged += erased
+            kept += len(keys) - erased
 
     async def _erase_dead(self, queue: str, keys: list[str]) -> int:
         async def body(connection: Connection) -> int:
@@ -118,7 +123,7 @@ class DeadLettering(Snapshotting):
             changes = Changes(now, self.codec)
             erased = 0
             for record in records.values():
-                if record.job.location == Location.DEAD and record.job.queue == queue:
+                if record.job.location == Location.DEAD and record.job.queue == queue and not record.awaited:
                     changes.erase(record)
                     erased += 1
             if erased:
@@ -179,10 +184,12 @@ class DeadLettering(Snapshotting):
             await cursor.execute(self.queries.dead_due, (Int4(self.ns), Int4(STEP_ROWS)))
             now, records = await self.lock(connection, [key for (key,) in await cursor.fetchall()])
             changes = Changes(now, self.codec)
+            needed: list[str] = []  # they go before long after the jobs that need them
             for record in records.values():
                 if record.was == Location.COMPLETED:
-                    # One that a live job needs goes at the next round after that has ended.
-                    if not record.awaited:
+                    if record.awaited:
+                        needed.append(record.key)
+                    else:
                         changes.erase(record)
                     continue
                 entry = record.dead_letter()
@@ -190,7 +197,10 @@ class DeadLettering(Snapshotting):
                     # Its deduplication key belongs to another job now: it stays until it expires.
                     entry.next_retry_at = None
                 if has_expired(entry, now):
-                    changes.erase(record)
+                    if record.awaited:
+                        needed.append(record.key)
+                    else:
+                        changes.erase(record)
                 elif record.dlq.auto_retry and retriable(entry, record.dlq, now):
                     changes.add(record, transitions.auto_retried(record.job, now, entry, record.dlq))
                 else:
@@ -199,6 +209,8 @@ class DeadLettering(Snapshotting):
                     changes.add(record, transitions.Outcome(entry=entry))
             if records:
                 await changes.write(connection, self.queries, self.ns)
+            if needed:
+                await cursor.execute(self.queries.postpone, (Int4(self.ns), arrays.texts(needed), Int8(AGAIN_MS)))
             return len(records), changes
 
         handled, changes = await self.commit(body)

@@ -254,7 +254,7 @@ class Producing(BrokerBase):
         await cursor.execute(self.queries.waited_for, (Int4(self.ns), arrays.texts(sorted(ids))))
         return Facts(
             now=rows[0][1],
-            awaited=frozenset(key for (key,) in await cursor.fetchall()),
+            awaited=frozenset(key for key, _ in await cursor.fetchall()),
             records=records,
             proofs=frozenset(id for id, _ in rows if id is not None),
             owners={name: KeyOwner(*owner) for name, owner in owners.items()},

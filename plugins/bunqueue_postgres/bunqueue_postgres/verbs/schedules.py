@@ -8,14 +8,14 @@ from typing import Any, Final
 from psycopg.types.numeric import Int4, Int8
 
 from bunqueue_core.answer import Answer
-from bunqueue_core.model.errors import CommandError, NotFound
+from bunqueue_core.model.errors import CommandError, ConfigurationError, NotFound
 from bunqueue_core.model.job import Location
 from bunqueue_core.model.options import JobReader
 from bunqueue_core.plugins.drivers import OpenContext
-from bunqueue_core.scheduling.definition import DefinitionReader, Entry
+from bunqueue_core.scheduling.definition import DefinitionReader, Entry, StoredScheduleError
 from bunqueue_core.scheduling.kinds import KINDS
 from bunqueue_core.scheduling.repeat import Repeats
-from bunqueue_core.scheduling.service import apply_upsert, decide, make_entry, preview, settle
+from bunqueue_core.scheduling.service import apply_restart, apply_upsert, decide, make_entry, preview, settle
 from bunqueue_postgres import arrays, transitions
 from bunqueue_postgres.changes import Changes
 from bunqueue_postgres.database import Connection
@@ -146,6 +146,32 @@ class Scheduling(Producing):
                 pack([entry.immediate, entry.previous_slot, entry.unscheduled_run]),
             ),
         )
+
+    async def reconcile_schedules(self) -> None:
+        """Apply what definitions say about runs that were missed while no broker was there.
+
+        The oldest live broker does, at its start; all see that they can use what is stored.
+
+        Raises:
+            ConfigurationError: a stored scheduler cannot be used here.
+        """
+        try:
+            await self._schedules()
+        except StoredScheduleError as error:
+            raise ConfigurationError(str(error)) from None
+
+        async def body(connection: Connection) -> None:
+            cursor = connection.cursor(binary=True)
+            await cursor.execute(self.queries.lock_schedules, (Int4(self.ns), self.coordinator.session))
+            for now, definition, memory in await cursor.fetchall():
+                entry = self._entry(definition, memory)
+                fate = apply_restart(entry, now)
+                if fate == "moved":
+                    await self._store_schedule(connection, entry)
+                elif fate == "ended":
+                    await cursor.execute(self.queries.drop_schedule, (Int4(self.ns), to_key(entry.definition.name)))
+
+        await self.database.transaction(body)
 
     # -- runs ---------------------------------------------------------------------------------------------------------
 

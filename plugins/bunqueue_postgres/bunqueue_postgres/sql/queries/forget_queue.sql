@@ -9,7 +9,8 @@ WITH keys AS (
 ), metrics AS (
     DELETE FROM bunqueue.metrics WHERE queue_id = $1::int4
 ), proofs AS (
-    DELETE FROM bunqueue.proofs WHERE queue_id = $1::int4
+    DELETE FROM bunqueue.proofs p
+    WHERE p.queue_id = $1::int4 AND NOT EXISTS (SELECT FROM bunqueue.edges e WHERE e.ns = p.ns AND e.dependency_id = p.id)
 ), events AS (
     DELETE FROM bunqueue.events WHERE queue_id = $1::int4
 )

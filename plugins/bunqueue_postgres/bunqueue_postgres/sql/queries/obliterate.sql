@@ -1,24 +1,28 @@
--- Deletes up to $2 jobs of a queue, whatever their state; gives their number. Locks: the rows; one that changes meanwhile is left to
--- the next step.
+-- Deletes up to $2 jobs of a queue, whatever their state, but none that live jobs of other queues depend on; gives their number.
+-- Locks: the rows; one that changes meanwhile is left to the next step.
 -- Index: the partial index of each state; primary key.
 WITH doomed AS MATERIALIZED (
     SELECT j.place
     FROM (SELECT $1::int4 AS id OFFSET 0) q CROSS JOIN LATERAL (
-        SELECT d.ctid AS place FROM bunqueue.jobs d
+        SELECT d.ctid AS place, d.ns, d.id, d.flags FROM bunqueue.jobs d
         WHERE d.queue_id = q.id AND d.status = 0 AND d.group_id IS NULL AND NOT d.lifo
         UNION ALL
-        SELECT d.ctid AS place FROM bunqueue.jobs d
+        SELECT d.ctid AS place, d.ns, d.id, d.flags FROM bunqueue.jobs d
         WHERE d.queue_id = q.id AND d.status = 0 AND d.group_id IS NULL AND d.lifo
         UNION ALL
-        SELECT d.ctid AS place FROM bunqueue.jobs d
+        SELECT d.ctid AS place, d.ns, d.id, d.flags FROM bunqueue.jobs d
         WHERE d.queue_id = q.id AND d.status = 0 AND d.group_id IS NOT NULL
         UNION ALL
-        SELECT d.ctid AS place FROM bunqueue.jobs d WHERE d.queue_id = q.id AND d.status IN (1, 2)
+        SELECT d.ctid AS place, d.ns, d.id, d.flags FROM bunqueue.jobs d WHERE d.queue_id = q.id AND d.status IN (1, 2)
         UNION ALL
-        SELECT d.ctid AS place FROM bunqueue.jobs d WHERE d.queue_id = q.id AND d.status = 3
+        SELECT d.ctid AS place, d.ns, d.id, d.flags FROM bunqueue.jobs d WHERE d.queue_id = q.id AND d.status = 3
         UNION ALL
-        SELECT d.ctid AS place FROM bunqueue.jobs d WHERE d.queue_id = q.id AND d.status IN (4, 5)
+        SELECT d.ctid AS place, d.ns, d.id, d.flags FROM bunqueue.jobs d WHERE d.queue_id = q.id AND d.status IN (4, 5)
     ) AS j
+    WHERE j.flags & 4 = 0 OR NOT EXISTS (
+        SELECT FROM bunqueue.edges e JOIN bunqueue.jobs w ON w.ns = e.ns AND w.id = e.job_id AND w.queue_id <> $1::int4 AND w.status < 4
+        WHERE e.ns = j.ns AND e.dependency_id = j.id
+    )
     LIMIT $2::int8
 ), removed AS (
     DELETE FROM bunqueue.jobs j USING doomed d WHERE j.ctid = d.place RETURNING 1

@@ -1,2 +1,2 @@
--- Which of these jobs live jobs wait for, or waited for. Index: primary key.
-SELECT DISTINCT dependency_id FROM bunqueue.edges WHERE ns = $1::int4 AND dependency_id = ANY ($2::text[])
+-- Which of these jobs live jobs wait for, or waited for, and which those are. Index: primary key.
+SELECT dependency_id, array_agg(job_id) FROM bunqueue.edges WHERE ns = $1::int4 AND dependency_id = ANY ($2::text[]) GROUP BY 1
