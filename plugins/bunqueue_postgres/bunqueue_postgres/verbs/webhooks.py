@@ -86,7 +86,7 @@ class Hooking(BrokerBase):
         ]
 
     def tally_webhooks(self, tallies: Sequence[WebhookTally]) -> Answer[None]:
-        return self.command(self._tally, sorted(tallies))
+        return self.command(self._tally, sorted(tallies, key=lambda tally: tally.id))
 
     async def _tally(self, tallies: Sequence[WebhookTally]) -> None:
         await self.run(
