@@ -40,9 +40,10 @@ from bunqueue_core.testing.conformance.outcomes import CompletionCases, FailureC
 from bunqueue_core.testing.conformance.queries import ProgressCases, QueryCases, WaitCases  # noqa: E402
 from bunqueue_core.testing.conformance.recovery import CrashCases, RestartCases  # noqa: E402
 from bunqueue_core.testing.conformance.schedules import ScheduleCases  # noqa: E402
+from bunqueue_core.testing.conformance.webhooks import FeedCases, WebhookCases  # noqa: E402
 
 #: Version of the kit; a release that adds rules raises it, and the changelog lists them for plugin authors.
-KIT_VERSION = 2
+KIT_VERSION = 3
 
 
 class BrokerConformance(
@@ -71,6 +72,8 @@ class BrokerConformance(
     CrashCases,
     LifecycleCases,
     EventCases,
+    WebhookCases,
+    FeedCases,
 ):
     """Every case that a broker is held to. Override ``broker_setup``; see the package's head."""
 
@@ -88,6 +91,7 @@ __all__ = [
     "EventCases",
     "FailureCases",
     "FamilyCases",
+    "FeedCases",
     "GroupCases",
     "Harness",
     "HostileCases",
@@ -107,5 +111,6 @@ __all__ = [
     "RestartCases",
     "ScheduleCases",
     "WaitCases",
+    "WebhookCases",
     "local_setup",
 ]
