@@ -115,6 +115,7 @@ class Coordinator:
             create(self._every(lambda: RETAIN_S, self._retain, "retention", apart=True)),
             create(self._every(self._check_s, self._broker.check, "check")),
             create(self._every(self._schedule_s, self._broker.run_schedules, "schedules")),
+            create(self._every(lambda: self._broker.look_s, self._broker.look_behind_marks, "marks")),
             create(self._poll()),
         ]
         if not settings.notify:
@@ -409,10 +410,7 @@ class Coordinator:
         broker = self._broker
         waited = [desk for desk in broker.desks.values() if desk.parked]
         if waited:
-            now = asyncio.get_running_loop().time()
-            floors = [
-                min((mark.run_at for mark in broker.marks.of(desk.queue, now)), default=-(2**63)) for desk in waited
-            ]
+            floors = [-(2**63) if (floor := broker.marks.floor(desk.queue)) is None else floor for desk in waited]
             rows = await self._database.run(
                 self._queries.probe,
                 (Int4(self._ns), arrays.texts([desk.queue for desk in waited]), arrays.int8s(floors)),

@@ -2,23 +2,27 @@
 
 Claimed jobs leave entries in the index until vacuum takes them away, which an old snapshot can prevent for as long as it is held. A
 claim that began at the head of the queue would step over all of them each time. So the broker remembers, for each priority of a
-queue, the first job that its last claim took: what stands before it was claimed already.
+queue, the last job that it has claimed: what stands before it was claimed already.
 
-That is a hint with two exceptions, and both are bounded: a push that was not committed when the mark was made stands before
-it, so a mark keeps a distance of :data:`SLACK_MS` from the present; a job that goes back to an old place is announced by the
-broker that put it there, and other brokers find it with their next look from the head, :data:`FULL_LOOK_S` later at most.
+That is a hint with two exceptions, and both are bounded. A push that was not committed when the mark was made stands before it, so
+a mark keeps a distance of :data:`SLACK_MS` from the present. A job that goes back to an old place is known to the broker that put it
+there; other brokers find it with their next look behind their marks, every :data:`LOOK_S`, apart from the claims, which therefore
+never pay for it. Where it found something, one claim begins there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 #: Distance from the present that a mark keeps, ms: longer than any push takes to commit.
 SLACK_MS: Final = 5_000
 
-#: Seconds between looks from the head of a queue: jobs that came in before the mark wait no longer than this.
-FULL_LOOK_S: Final = 2.0
+#: Seconds between looks behind the marks: jobs that came in there wait no longer than this, as long as a look is short.
+LOOK_S: Final = 2.0
+
+#: Looks take one part in so many of the time at most.
+LOOK_SHARE: Final = 20
 
 #: Queues with marks that are remembered.
 QUEUES: Final = 10_000
@@ -36,11 +40,12 @@ class Mark(NamedTuple):
 
 
 class _QueueMarks:
-    __slots__ = ("levels", "looked_at")
+    __slots__ = ("levels", "lowered", "used")
 
     def __init__(self) -> None:
         self.levels: dict[int, Mark] = {}
-        self.looked_at = float("-inf")
+        self.lowered: dict[int, Mark] = {}  #: where the next claim begins instead
+        self.used = True  #: since the last look
 
 
 class Marks:
@@ -49,15 +54,24 @@ class Marks:
     def __init__(self) -> None:
         self._queues: dict[str, _QueueMarks] = {}
 
-    def of(self, queue: str, now_s: float) -> Sequence[Mark]:
-        """Marks for a claim at ``now_s`` (monotonic seconds); none when it is time to look from the head."""
+    def take(self, queue: str) -> Sequence[Mark]:
+        """Where a claim begins in each level; levels that are not named, at their head."""
         marks = self._queues.get(queue)
         if marks is None:
             return ()
-        if now_s - marks.looked_at >= FULL_LOOK_S:
-            marks.looked_at = now_s
-            return ()
-        return tuple(marks.levels.values())
+        marks.used = True
+        if not marks.lowered:
+            return tuple(marks.levels.values())
+        begin = {**marks.levels, **marks.lowered}
+        marks.lowered = {}
+        return tuple(begin.values())
+
+    def floor(self, queue: str) -> int | None:
+        """Before which ``run_at`` the next claim does not look in any level that has a mark; None without marks."""
+        marks = self._queues.get(queue)
+        if marks is None:
+            return None
+        return min((mark.run_at for mark in (*marks.levels.values(), *marks.lowered.values())), default=None)
 
     def claimed(self, queue: str, rows: Sequence[tuple[int, int, str, int]]) -> None:
         """Note a claim: priority, run_at, key and time of claim of its jobs, in claim order."""
@@ -67,15 +81,33 @@ class Marks:
                 self._queues.pop(next(iter(self._queues)))
             marks = self._queues[queue] = _QueueMarks()
         levels = marks.levels
-        seen: set[int] = set()
-        for priority, run_at, key, now in rows:
-            if priority in seen:
-                continue
-            seen.add(priority)
-            if priority not in levels and len(levels) >= PRIORITIES:
-                continue
+        last: dict[int, tuple[int, int, str, int]] = {row[0]: row for row in rows}
+        for priority, run_at, key, now in last.values():
             newest = now - SLACK_MS
-            levels[priority] = Mark(priority, run_at, key) if run_at < newest else Mark(priority, newest, "")
+            mark = Mark(priority, run_at, key) if run_at < newest else Mark(priority, newest, "")
+            before = levels.get(priority)
+            if before is None:
+                if len(levels) < PRIORITIES:
+                    levels[priority] = mark
+            elif mark > before:
+                levels[priority] = mark
+
+    def to_look_behind(self, wanted: Callable[[str], bool]) -> list[tuple[str, Mark]]:
+        """Marks of the queues that were claimed from since the last call, or are ``wanted``; those of others are forgotten."""
+        found: list[tuple[str, Mark]] = []
+        for queue, marks in list(self._queues.items()):
+            if marks.used or wanted(queue):
+                marks.used = False
+                found += [(queue, mark) for mark in marks.levels.values()]
+            else:
+                del self._queues[queue]
+        return found
+
+    def lower(self, queue: str, mark: Mark) -> None:
+        """A job was found behind its level's mark: the next claim begins at it."""
+        marks = self._queues.get(queue)
+        if marks is not None:
+            marks.lowered[mark.priority] = mark
 
     def forget(self, queue: str) -> None:
         """A job may have come in before the marks."""

@@ -25,6 +25,7 @@ class Queries:
     add_metrics: bytes
     add_webhook: bytes
     beat: bytes
+    behind: bytes
     blocked_count: bytes
     blockers: bytes
     bounds: bytes

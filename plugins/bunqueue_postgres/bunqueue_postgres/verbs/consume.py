@@ -39,6 +39,7 @@ from bunqueue_postgres.database import Connection
 from bunqueue_postgres.errors import is_disconnect, sqlstate, translate
 from bunqueue_postgres.gather import Call, Gatherer
 from bunqueue_postgres.keys import escape, to_key
+from bunqueue_postgres.marks import LOOK_S, LOOK_SHARE, Mark
 from bunqueue_postgres.pulls import PullDesk, Waiter
 from bunqueue_postgres.records import (
     PLAIN_FLAGS,
@@ -77,6 +78,7 @@ class Consuming(Limiting):
         self._acks: Gatherer[Sequence[Ack]] = Gatherer(self._flush_acks, self.spawn, _ids_of)
         self._failures: Gatherer[Sequence[Failure]] = Gatherer(self._flush_failures, self.spawn, _ids_of)
         self._repeats = Repeats()
+        self.look_s = LOOK_S  #: seconds to the next look behind the low-water marks
         self._renewals: Gatherer[tuple[Sequence[Renewal], bool]] = Gatherer(self._flush_renewals, self.spawn)
         self._beats = PatientBeats(self._send_beats, self.spawn, self.coordinator.pause)
         self._claimed_at = (0, 0.0)  #: the database's clock (epoch ms) at the last claim, and the loop's
@@ -174,7 +176,7 @@ class Consuming(Limiting):
         return [(new_token(), owner, duration) for _ in range(request.count)]
 
     async def _claim_plainly(self, queue: str, queue_id: int, slots: list[Slot]) -> list[tuple[Any, ...]]:
-        marks = self.marks.of(queue, asyncio.get_running_loop().time())
+        marks = self.marks.take(queue)
         return await self.change(
             self.queries.claim,
             (
@@ -192,6 +194,31 @@ class Consuming(Limiting):
                 False,
             ),
         )
+
+    async def look_behind_marks(self) -> None:
+        """Find jobs that stand before the low-water marks, and have them claimed."""
+        looked = self.marks.to_look_behind(
+            lambda name: (desk := self._desks.get(name)) is not None and bool(desk.parked)
+        )
+        if not looked:
+            return
+        queues = [await self.queue_id(name) for name, _ in looked]
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        rows = await self.database.run(
+            self.queries.behind,
+            (
+                arrays.int4s([0 if id is None else id for id in queues]),
+                arrays.int4s([mark.priority for _, mark in looked]),
+                arrays.int8s([mark.run_at for _, mark in looked]),
+                arrays.texts([mark.key for _, mark in looked]),
+            ),
+        )
+        self.look_s = max(LOOK_S, LOOK_SHARE * (loop.time() - began))
+        for n, run_at, key in rows:
+            name, mark = looked[n - 1]
+            self.marks.lower(name, Mark(mark.priority, run_at, key))
+            self.wake(name, 1_000_000)
 
     def _deal(
         self,
