@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from fixtures.local import Bench, job, pack, unpack
 
+from bunqueue_core.config import resolve
 from bunqueue_core.config.settings import LimitSettings
 from bunqueue_core.model.errors import BrokerClosed, StorageUnavailable, ValidationError
 from bunqueue_core.model.job import REMOVE, JobOptions, Retention
@@ -18,6 +19,7 @@ from bunqueue_core.model.options import JobReader
 from bunqueue_core.model.payload import decode
 from bunqueue_core.model.requests import Ack, GroupDefaults, PullRequest, Renewal
 from bunqueue_core.model.rules import BACKOFF_STRATEGIES, backoff_delay
+from bunqueue_core.plugins import PluginManager
 from bunqueue_core.storage.changes import RATE_TABLE
 from bunqueue_core.testing import DictJournal
 from bunqueue_core.testing.invariants import check_broker
@@ -524,6 +526,21 @@ def test_integers_beyond_64_bits_are_refused_by_name() -> None:
 def test_no_limit_of_commands_unless_configured() -> None:
     """10,000 a minute and connection."""
     assert LimitSettings().rate_limit_max_requests is None
+
+
+@pytest.mark.parametrize(
+    ("file", "environ"),
+    [
+        ({"server": {"tcpPrt": 1}}, {}),
+        ({"server": {"tcpPort": 70_000}}, {}),
+        ({}, {"TCP_PORT": "many"}),
+        ({"limits": {"rateLimitMaxRequests": -1}}, {}),
+    ],
+)
+def test_unknown_keys_and_odd_values_stop_the_start(file: dict[str, Any], environ: dict[str, str]) -> None:
+    """An unknown key was a warning, an odd value fell back to the default."""
+    found = resolve(PluginManager(entry_points=[]), file=file, environ=environ)
+    assert len(found.problems) == 1
 
 
 # -- errors -------------------------------------------------------------------------------------------------------------

@@ -109,6 +109,17 @@ class HostileCases(Kit):
         assert h.call("progress_of", id).message == TEXTS[case]
 
     @rule("S-191")
+    @pytest.mark.parametrize("case", sorted(TEXTS))
+    def test_a_log_line_comes_back_equal(self, h: Harness, case: str) -> None:
+        id = h.push_one()
+        h.call("add_log", id, TEXTS[case], "info")
+        h.call("add_log", id, "next", TEXTS["quotes"])
+        assert [(line.message, line.level) for line in h.call("logs", id)] == [
+            (TEXTS[case], "info"),
+            ("next", TEXTS["quotes"]),
+        ]
+
+    @rule("S-191")
     def test_texts_come_back_equal_after_a_restart(self, h: Harness) -> None:
         h.require("persistent")
         ids = h.push("q", *(job(custom_id=case, max_attempts=1) for case in TEXTS))
@@ -138,6 +149,15 @@ class HostileCases(Kit):
         with pytest.raises(BunqueueError):
             h.call("progress", id, 20, ILL_FORMED, False)
         assert h.call("progress_of", id).message == "fine"
+
+    @rule("S-192")
+    def test_an_ill_formed_log_line_is_refused(self, h: Harness) -> None:
+        id = h.push_one()
+        h.call("add_log", id, "fine", "info")
+        for message, level in ((ILL_FORMED, "info"), ("x", ILL_FORMED)):
+            with pytest.raises(BunqueueError):
+                h.call("add_log", id, message, level)
+        assert [line.message for line in h.call("logs", id)] == ["fine"]
 
     @rule("S-193")
     @pytest.mark.parametrize(
@@ -170,6 +190,20 @@ class HostileCases(Kit):
         }
         assert back[field] == value
         assert h.state(found.id) == "active"
+
+    @rule("S-193")
+    @pytest.mark.parametrize(
+        "text", ["k" * 1024, "\U0001f407" * 200, " ", "'; --", "a:b", "%"], ids=lambda text: ascii(text)[:12]
+    )
+    def test_keys_at_their_bounds_are_keys_like_any(self, h: Harness, text: str) -> None:
+        wanted = {"name": "n", "uniqueKey": text, "debounceId": text, "debounceTtl": 1, "groupId": text[:256]}
+        (first,) = h.call("push", "q", [JobReader().read(wanted)]).ids
+        assert h.call("key_owner", "q", text) == first
+        assert h.call("push", "q", [JobReader().read(wanted)]).ids == [first]
+        if h.offers("group_jobs_count"):
+            assert h.call("group_jobs_count", "q", text[:256]) == 1
+        assert h.call("remove_key", "q", text) == 1
+        assert h.call("key_owner", "q", text) is None
 
     @rule("S-193")
     def test_long_queue_names_are_apart(self, h: Harness) -> None:
