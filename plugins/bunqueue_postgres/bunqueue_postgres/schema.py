@@ -15,6 +15,7 @@ from psycopg import AsyncConnection
 from psycopg.types.numeric import Int4
 
 from bunqueue_core.model.errors import ConfigurationError
+from bunqueue_postgres import structure
 from bunqueue_postgres.migrations import BEGINNING, FOLLOWS, OLDEST, ROWS, Place
 from bunqueue_postgres.sqlfiles import load_migration, load_schema
 
@@ -48,6 +49,7 @@ async def initialise(connection: AsyncConnection[Any], log: Log = _silent, *, ro
     """
     recorded, unfinished = await _recorded(connection)
     if recorded == VERSION and not unfinished:
+        await _hold_structure(connection, log)
         return
     while recorded != VERSION:
         recorded = await _step(connection, log)
@@ -82,7 +84,39 @@ async def _step(connection: AsyncConnection[Any], log: Log) -> int:
         await connection.execute(
             "INSERT INTO bunqueue.schema_versions (version) VALUES ($1)", (Int4(version),), prepare=False
         )
+        if version == VERSION:
+            await _record_structure(connection)
     return version
+
+
+async def _hold_structure(connection: AsyncConnection[Any], log: Log) -> None:
+    """Mend objects of the schema that somebody has changed. Without such, nothing is locked."""
+    if await _is_recorded(connection):
+        return
+    async with connection.transaction():
+        await connection.execute("SELECT pg_advisory_xact_lock($1)", (LOCK_KEY,), prepare=False)
+        if await _is_recorded(connection):
+            return
+        mended = await structure.mend(connection)
+        await _record_structure(connection)
+    if mended:
+        log("warn", "PostgreSQL schema had been changed and was mended", objects=mended)
+
+
+async def _is_recorded(connection: AsyncConnection[Any]) -> bool:
+    cursor = await connection.execute(
+        "SELECT fingerprint FROM bunqueue.schema_versions WHERE version = $1", (Int4(VERSION),), prepare=False
+    )
+    row = await cursor.fetchone()
+    return row is not None and row[0] == await structure.fingerprint(connection)
+
+
+async def _record_structure(connection: AsyncConnection[Any]) -> None:
+    await connection.execute(
+        "UPDATE bunqueue.schema_versions SET fingerprint = $2 WHERE version = $1",
+        (Int4(VERSION), await structure.fingerprint(connection)),
+        prepare=False,
+    )
 
 
 async def _follow(connection: AsyncConnection[Any], version: int, rows: int) -> int | None:

@@ -138,7 +138,9 @@ _CATALOG = """
     UNION ALL
     SELECT i.indexrelid::regclass::text, '', pg_get_indexdef(i.indexrelid), i.indisunique, '', ''
     FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid WHERE c.relnamespace = 'bunqueue'::regnamespace
-    ORDER BY 1, 2
+    UNION ALL
+    SELECT sequencename, '', cache_size::text, cycle, '', '' FROM pg_sequences WHERE schemaname = 'bunqueue'
+    ORDER BY 1, 2, 3
 """
 
 
@@ -268,3 +270,81 @@ async def test_a_schema_that_is_too_old_is_refused(old: OldDatabase, open_broker
     with pytest.raises(ConfigurationError, match="schema version 1 is older than 2"):
         await broker.start()
     assert old.rows("SELECT version FROM bunqueue.schema_versions") == [(1,)]
+
+
+# -- drift ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "DROP INDEX bunqueue.jobs_fifo",
+        "DROP INDEX bunqueue.jobs_fifo; CREATE INDEX jobs_fifo ON bunqueue.jobs (queue_id)",
+        "ALTER TABLE bunqueue.keys DROP CONSTRAINT keys_pkey; CREATE INDEX keys_pkey ON bunqueue.keys (queue_id, key)",
+        "ALTER TABLE bunqueue.keys DROP CONSTRAINT keys_pkey, ADD CONSTRAINT keys_pkey PRIMARY KEY (queue_id, key) DEFERRABLE",
+        "ALTER SEQUENCE bunqueue.group_order CACHE 50 CYCLE",
+        "ALTER TABLE bunqueue.jobs ALTER COLUMN attempts DROP DEFAULT, ALTER COLUMN attempts DROP NOT NULL",
+        "ALTER TABLE bunqueue.events ALTER COLUMN xid SET DEFAULT '1'::xid8",
+        "DROP TABLE bunqueue.debounces",
+        "ALTER TABLE bunqueue.keys DROP COLUMN windowed",
+    ],
+)
+async def test_a_changed_object_is_mended(database: str, open_broker: OpenBroker, change: str) -> None:
+    first = open_broker(url=database)
+    await first.start()
+    await first.push("q", [JobSpec("n", None, unique_key="k")])
+    await first.close()
+    with psycopg.connect(database, autocommit=True) as admin:
+        before = admin.execute(_CATALOG).fetchall()
+        admin.execute(change)
+        assert admin.execute(_CATALOG).fetchall() != before or "DEFERRABLE" in change
+        second = open_broker(url=database)
+        await second.start()
+        assert admin.execute(_CATALOG).fetchall() == before
+        assert admin.execute("SELECT count(*) FROM pg_constraint WHERE condeferrable").fetchall() == [(0,)]
+    assert len(await second.pull(PullRequest("q", 1, "w"))) == 1
+    await second.close()
+
+
+async def test_what_operators_add_stays(database: str, open_broker: OpenBroker) -> None:
+    first = open_broker(url=database)
+    await first.start()
+    await first.close()
+    with psycopg.connect(database, autocommit=True) as admin:
+        admin.execute("CREATE INDEX own ON bunqueue.jobs (name)")
+        admin.execute("ALTER TABLE bunqueue.jobs SET (autovacuum_vacuum_threshold = 7)")
+        for _ in range(2):
+            broker = open_broker(url=database)
+            await broker.start()
+            await broker.close()
+        assert admin.execute("SELECT to_regclass('bunqueue.own') IS NOT NULL").fetchall() == [(True,)]
+        assert admin.execute("SELECT to_regnamespace('bunqueue_model') IS NULL").fetchall() == [(True,)]
+
+
+async def test_rows_that_a_key_forbids_stop_the_start_and_stay(database: str, open_broker: OpenBroker) -> None:
+    first = open_broker(url=database)
+    await first.start()
+    await first.close()
+    with psycopg.connect(database, autocommit=True) as admin:
+        admin.execute("ALTER TABLE bunqueue.keys DROP CONSTRAINT keys_pkey")
+        admin.execute("INSERT INTO bunqueue.keys (queue_id, key, job_id) SELECT 1, 'k', 'j' FROM generate_series(1, 2)")
+        second = open_broker(url=database)
+        with pytest.raises(BunqueueError):
+            await second.start()
+        assert admin.execute("SELECT count(*) FROM bunqueue.keys").fetchall() == [(2,)]
+        admin.execute("DELETE FROM bunqueue.keys WHERE ctid = (SELECT min(ctid) FROM bunqueue.keys)")
+    third = open_broker(url=database)
+    await third.start()
+    await third.close()
+
+
+async def test_a_column_of_another_type_stops_the_start(database: str, open_broker: OpenBroker) -> None:
+    first = open_broker(url=database)
+    await first.start()
+    await first.close()
+    with psycopg.connect(database, autocommit=True) as admin:
+        admin.execute("ALTER TABLE bunqueue.logs ALTER COLUMN id TYPE varchar(10)")
+    second = open_broker(url=database)
+    with pytest.raises(ConfigurationError, match=r"column logs\.id is not of type text"):
+        await second.start()
+    await second.close()

@@ -12,9 +12,11 @@
 
 CREATE SCHEMA IF NOT EXISTS bunqueue;
 
+-- fingerprint: digest of the definitions of all objects, by which a start knows that nobody changed them (structure.py).
 CREATE TABLE IF NOT EXISTS bunqueue.schema_versions (
     version int4 PRIMARY KEY,
-    applied_at timestamptz NOT NULL DEFAULT clock_timestamp()
+    applied_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    fingerprint text
 );
 
 -- Migrations whose rows are still being brought to the new version, and the last job that was: brokers go on from there.
