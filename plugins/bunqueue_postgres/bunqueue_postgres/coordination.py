@@ -157,15 +157,15 @@ class Coordinator:
         work: Callable[[], Awaitable[None]],
         subject: str,
         early: asyncio.Event | None = None,
-    ) -> None:
         *,
         apart: bool = False,
+    ) -> None:
         """Do ``work`` every ``interval()`` seconds, or once ``early`` is set; ``apart``: not at the same time as other brokers.
 
         A failure is a problem until the next success; the next try is no longer away than the next poll, and a second at most.
         """
-        pause = interval()
         retry_s = min(RETRY_S, self._settings.effective_poll_ms / 1000)
+        pause = interval()
         while not await self.pause(pause * (0.9 + 0.1 * random.random()) if apart else pause, early):
             if early is not None:
                 early.clear()
@@ -198,11 +198,11 @@ class Coordinator:
         due = self._broker.next_schedule_ms
         return (longest if due is None else max(1, min(longest, due))) / 1000
 
-    def expect_expiry(self, in_ms: int) -> None:
     def _check_s(self) -> float:
         """Seconds to the next look whether derived data is to be checked: at once, then regularly."""
         return CHECK_S if self._broker.checked else 0.0
 
+    def expect_expiry(self, in_ms: int) -> None:
         """A lease was given that runs out in ``in_ms``: look then, if the next look would be later."""
         if in_ms >= self._settings.recovery_ms:
             return

@@ -66,9 +66,9 @@ READ_ONLY: Final = "25006"
 #: Expired jobs that one pull removes at most.
 EXPIRED_ROWS: Final = 1_000
 
-
 #: Fields of the event that tells of each of them, packed.
 EXPIRED_FIELDS: Final = pack({"error": "Job TTL expired"})
+
 
 class Consuming(Limiting):
     """The verbs around deliveries."""
