@@ -10,7 +10,7 @@ import pytest
 from bunqueue_postgres.broker import PostgresBroker
 
 from bunqueue_core.model.job import JobOptions, JobSpec
-from bunqueue_core.model.requests import Ack, Failure, PullRequest
+from bunqueue_core.model.requests import Ack, DlqConfig, Failure, PullRequest
 
 if TYPE_CHECKING:
     from conftest import OpenBroker
@@ -87,6 +87,28 @@ async def test_a_job_that_fails_for_good(desk: Desk) -> None:
     (delivery,) = await broker.pull(PullRequest("q", owner="w"))
     await broker.fail([Failure(id, "boom", delivery.token)])
     await both(desk, "dlq:added", queue="q", jobId=id, reason="max_attempts_exceeded")
+
+
+async def test_a_job_that_expires(desk: Desk) -> None:
+    broker = desk[0]
+    (id,) = (await broker.push("q", [JobSpec("n", None, options=JobOptions(ttl_ms=1))])).ids
+    await asyncio.sleep(0.01)
+    assert await broker.pull(PullRequest("q", owner="w")) == []
+    given = await desk[1].hears("job:expired", queue="q", jobId=id, ttl=1)
+    assert given["age"] > 1
+    await both(desk, "job:expired", jobId=id)
+
+
+async def test_dead_letters_that_go_by_themselves(desk: Desk) -> None:
+    broker = desk[0]
+    await broker.set_dlq_config("old", DlqConfig(max_age_ms=1))
+    await broker.set_dlq_config("again", DlqConfig(auto_retry=True, auto_retry_interval_ms=1))
+    for queue in ("old", "again"):
+        (id,) = (await broker.push(queue, [JobSpec("n", None, options=JobOptions(max_attempts=1))])).ids
+        (delivery,) = await broker.pull(PullRequest(queue, owner="w"))
+        await broker.fail([Failure(id, "boom", delivery.token)])
+    await both(desk, "dlq:expired", queue="old", count=1)
+    await both(desk, "dlq:auto-retried", queue="again", count=1)
 
 
 async def test_a_lease_and_a_time_limit_that_run_out(desk: Desk) -> None:

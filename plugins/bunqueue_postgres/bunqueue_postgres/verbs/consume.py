@@ -38,7 +38,7 @@ from bunqueue_postgres.changes import Changes, pack_extras
 from bunqueue_postgres.database import Connection
 from bunqueue_postgres.errors import is_disconnect, sqlstate, translate
 from bunqueue_postgres.gather import Call, Gatherer
-from bunqueue_postgres.keys import escape, to_key
+from bunqueue_postgres.keys import escape, to_key, unescape
 from bunqueue_postgres.marks import LOOK_S, LOOK_SHARE, Mark
 from bunqueue_postgres.pulls import PullDesk, Waiter
 from bunqueue_postgres.records import (
@@ -133,7 +133,7 @@ class Consuming(Limiting):
                 return dealt
             desk.watchful = bool(desk.limited or features & FEATURE_GROUPS)
             if features & FEATURE_EXPIRING:
-                await self._expire(queue_id)
+                await self._expire(desk.queue, queue_id)
             if rows[0][4] is not None:
                 self._deal(desk.queue, waiters, slots, rows, dealt)
             if not desk.limited and not features & FEATURE_GROUPS:
@@ -256,9 +256,14 @@ class Consuming(Limiting):
             self.detached = True
         return Delivery(job, token)
 
-    async def _expire(self, queue_id: int) -> None:
+    async def _expire(self, queue: str, queue_id: int) -> None:
         """Remove queued jobs whose time to live is over."""
-        await self.change(self.queries.expire, (Int4(queue_id), Int4(EXPIRED_ROWS), EXPIRED_FIELDS))
+        rows = await self.change(self.queries.expire, (Int4(queue_id), Int4(EXPIRED_ROWS), EXPIRED_FIELDS))
+        if rows and self.notices.active:
+            for key, ttl, age in rows:
+                # Of a very long id the key holds a digest only, and the job is gone.
+                fields = {"queue": queue, "jobId": unescape(key), "ttl": ttl, "age": age}
+                self.notices.tell("job:expired", fields)
 
     def _hold(self, session: str, id: str, started_at: int) -> None:
         self.held[id] = session

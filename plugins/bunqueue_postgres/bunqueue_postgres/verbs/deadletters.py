@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import islice
 from typing import Any, Final
 
@@ -185,6 +186,8 @@ class DeadLettering(Snapshotting):
             now, records = await self.lock(connection, [key for (key,) in await cursor.fetchall()])
             changes = Changes(now, self.codec)
             needed: list[str] = []  # they go before long after the jobs that need them
+            expired: Counter[str] = Counter()
+            again: Counter[str] = Counter()
             for record in records.values():
                 if record.was == Location.COMPLETED:
                     if record.awaited:
@@ -200,13 +203,18 @@ class DeadLettering(Snapshotting):
                     if record.awaited:
                         needed.append(record.key)
                     else:
+                        expired[record.job.queue] += 1
                         changes.erase(record)
                 elif record.dlq.auto_retry and retriable(entry, record.dlq, now):
+                    again[record.job.queue] += 1
                     changes.add(record, transitions.auto_retried(record.job, now, entry, record.dlq))
                 else:
                     # Its policy has changed: it is due at its expiry only.
                     entry.next_retry_at = None
                     changes.add(record, transitions.Outcome(entry=entry))
+            for name, counts in (("dlq:auto-retried", again), ("dlq:expired", expired)):
+                for queue, count in counts.items():
+                    changes.tell(name, queue=queue, count=count)
             if records:
                 await changes.write(connection, self.queries, self.ns)
             if needed:

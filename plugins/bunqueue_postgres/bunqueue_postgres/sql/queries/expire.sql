@@ -1,5 +1,5 @@
 -- Removes up to $2 queued jobs of a queue whose time to live is over and that no live job depends on, with an event that has the packed
--- fields $3; gives their number.
+-- fields $3; gives id, time to live and age (ms) of each.
 -- Locks: the rows, passing by held ones; one that a job which is being admitted will depend on is held, or has changed since.
 -- Index: jobs_expiring.
 WITH expired AS MATERIALIZED (
@@ -11,7 +11,7 @@ WITH expired AS MATERIALIZED (
     LIMIT $2::int4
     FOR UPDATE SKIP LOCKED
 ), removed AS (
-    DELETE FROM bunqueue.jobs j USING expired x WHERE j.ctid = x.place RETURNING j.ns, j.id
+    DELETE FROM bunqueue.jobs j USING expired x WHERE j.ctid = x.place RETURNING j.ns, j.id, j.expires_at - j.created_at AS ttl, bunqueue.now_ms() - j.created_at AS age
 ), journal AS (
     -- The fields of each event, as one MessagePack array of 16-bit length.
     INSERT INTO bunqueue.events (at, ns, queue_id, size, type, ids, extra)
@@ -21,4 +21,4 @@ WITH expired AS MATERIALIZED (
     FROM removed r
     GROUP BY r.ns
 )
-SELECT count(*) FROM removed
+SELECT r.id, r.ttl, r.age FROM removed r
