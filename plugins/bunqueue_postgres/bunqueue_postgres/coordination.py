@@ -378,7 +378,8 @@ class Coordinator:
                 pgconn.consume_input()
                 while (notification := pgconn.notifies()) is not None:
                     if notification.extra:
-                        self._broker.notices.heard(notification.extra.decode("utf-8", "replace"))
+                        if self._broker.notices.heard(notification.extra):
+                            self.brokers = max(self.brokers, 2)
                     elif notification.be_pid not in self._database.own_backends:
                         self.brokers = max(self.brokers, 2)
                         self._poke.set()

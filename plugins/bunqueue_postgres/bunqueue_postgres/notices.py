@@ -55,7 +55,7 @@ class NoticeBoard:
         self._watched_until = 0.0  #: another broker has listeners until then, on the loop's clock
         self._waiting: list[str] = []
         self._sending: asyncio.Task[None] | None = None
-        self._watching: asyncio.Task[None] | None = None
+        self._watch_number = 0
         self._known: set[str] | None = None  #: names of queues, once they have been read
         self._early: dict[str, None] = {}  #: queues with events before that
         self._stop_following: Callable[[], None] | None = None
@@ -68,8 +68,9 @@ class NoticeBoard:
         number = self._number
         self._listeners[number] = listener
         if self._stop_following is None:
+            self._watch_number += 1
             self._stop_following = self._broker.feed.subscribe(self._happened, None)
-            self._watching = self._broker.spawn(self._watch())
+            self._broker.spawn(self._watch(self._watch_number))
 
         def end() -> None:
             self._listeners.pop(number, None)
@@ -80,9 +81,9 @@ class NoticeBoard:
 
         return end
 
-    async def _watch(self) -> None:
+    async def _watch(self, number: int) -> None:
         """Learn the queues there are, and say that somebody watches as long as somebody does."""
-        while self._listeners and not self._broker.closing:
+        while self._listeners and number == self._watch_number and not self._broker.closing:
             try:
                 if self._known is None:
                     rows = await self._broker.run(self._broker.queries.queues, (Int4(self._broker.ns),))
@@ -139,21 +140,23 @@ class NoticeBoard:
 
     # -- other brokers ------------------------------------------------------------------------------------------------
 
-    def heard(self, payload: str) -> None:
-        """Take what another broker (or this one) sent."""
+    def heard(self, payload: bytes) -> bool:
+        """Take what another broker sent; False if it was this one. What cannot be read is nobody's, and ignored."""
         try:
-            session, *notices = json.loads(payload)
-        except ValueError:
-            return
+            session, *packed = json.loads(payload)
+            notices = [(str(name), dict(fields)) for name, fields in packed]
+        except (ValueError, TypeError):
+            return True
         if session == str(self._broker.coordinator.session):
-            return
+            return False
         for name, fields in notices:
             if name == "":
                 self._watched_until = asyncio.get_running_loop().time() + WATCHED_S
             elif name == "-":
-                self._forget(fields["queue"])
+                self._forget(str(fields.get("queue")))
             else:
                 self._deliver(name, fields)
+        return True
 
     def _packed(self, name: str, fields: Mapping[str, Any]) -> str:
         return json.dumps([name, fields], separators=(",", ":"), default=str)

@@ -6,8 +6,10 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+import psycopg
 import pytest
 from bunqueue_postgres.broker import PostgresBroker
+from bunqueue_postgres.testing import PostgresServer
 
 from bunqueue_core.model.job import JobOptions, JobSpec
 from bunqueue_core.model.requests import Ack, DlqConfig, Failure, PullRequest
@@ -182,3 +184,27 @@ async def test_nobody_pays_while_nobody_watches(open_broker: OpenBroker) -> None
         assert not broker.feed.active
     finally:
         await broker.close()
+
+
+async def test_payloads_that_nobody_can_read(desk: Desk, postgres: PostgresServer) -> None:
+    broker = desk[0]
+    with psycopg.connect(postgres.dsn, autocommit=True) as stranger:
+        for payload in ("x", "{}", "[]", "1", '["s",1]', '["s",["a"]]', '["s",["-",{}]]', "\\x00"):
+            stranger.execute("SELECT pg_notify(%s, %s)", (broker.coordinator.channel, payload))
+    await broker.upsert_schedule({"name": "s", "queue": "q", "repeatEvery": 3_600_000})
+    await both(desk, "cron:created", name="s")
+    assert broker.health().ready
+
+
+async def test_who_comes_and_goes_is_watched_for_once(desk: Desk) -> None:
+    broker = desk[0]
+    before = len(broker.tasks)
+    for _ in range(5):
+        desk[1].end()
+        again = Watcher(broker)
+        again.end()
+        desk[1].end = Watcher(broker).end
+    await broker.push("q", [JobSpec("n", None)])
+    async with asyncio.timeout(20):
+        while len(broker.tasks) > before + 1:  # noqa: ASYNC110 - those that were told to end end with their pause
+            await asyncio.sleep(0.05)
