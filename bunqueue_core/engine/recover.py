@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import Any
 
 from bunqueue_core.engine.base import CRON_KEY_PREFIX, MAX_BUCKETS
@@ -140,19 +141,25 @@ class Recovering(Retaining):
         """Let the policies of failed children take effect on parents that still wait for them.
 
         A child that ends at start ends before its parent is there; one that ended at an earlier start may have lost its policy
-        to the next crash. A parent to which a policy was applied does not depend on that child any more.
+        to the next crash. A parent to which a policy was applied does not depend on that child any more. Children go in the order
+        in which they failed, whatever their queues.
         """
-        for queue in list(self.queues.values()):
-            for _, entry in list(queue.dlq.values()):
-                child = entry.job
-                parent = self.jobs.get(child.parent_id) if child.parent_id is not None else None
-                if (
-                    parent is not None
-                    and parent.location == Location.GATED
-                    and parent.id in self.dependents.get(child.id, ())
-                    and entry.reason != "unknown"  # discarded by hand, or failed by its own child: no policy applies
-                ):
-                    self.child_failed(child, entry.error, now)
+        letters = [
+            letter
+            for queue in self.queues.values()
+            for letter in queue.dlq.values()
+            # An unknown reason: discarded by hand, or failed by its own child; no policy applies.
+            if letter[1].job.parent_id is not None and letter[1].reason != "unknown"
+        ]
+        for _, entry in sorted(letters, key=itemgetter(0)):
+            child = entry.job
+            parent = self.jobs.get(child.parent_id or "")
+            if (
+                parent is not None
+                and parent.location == Location.GATED
+                and parent.id in self.dependents.get(child.id, ())
+            ):
+                self.child_failed(child, entry.error, now)
 
     def restore_corrupt(self, job: Job, now: int) -> None:
         """A job whose dependencies cannot be read must not run as if it had none."""

@@ -1324,13 +1324,16 @@ class ModelBroker:
                     self._enter(job, now)
                 else:
                     job.place = "gated"
-        for name in self.queues:
-            for id in self.dead_letters(name):
-                child = self.jobs[id]
-                parent = self.jobs.get(child.parent) if child.parent is not None else None
-                waits = parent is not None and parent.place == "gated" and id in parent.depends_on
-                if waits and child.reason != "unknown":
-                    self._child_failed(child, now)
+        dead = [job for job in self.jobs.values() if job.place == "dead" and job.reason != "unknown"]
+        for child in sorted(dead, key=lambda job: job.row):
+            parent = self.jobs.get(child.parent) if child.parent is not None else None
+            if (
+                parent is not None
+                and parent.place == "gated"
+                and child.id in parent.depends_on
+                and child.id in self.jobs
+            ):
+                self._child_failed(child, now)
         for schedule in self.schedules.values():
             schedule.immediate = False
             schedule.out_of_turn = None
