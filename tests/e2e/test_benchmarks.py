@@ -58,3 +58,13 @@ def test_the_postgres_workloads_run(tmp_path: Path) -> None:
     for workload in results["workloads"]:
         assert workload["medians"]["ours"] > 0
         assert workload["name"] in shown
+
+
+@pytest.mark.timeout(120)
+def test_growth_is_measured(tmp_path: Path) -> None:
+    out = tmp_path / "results.json"
+    quick = ("--rounds", "1", "--singles", "50", "--idle", "0.1")
+    run("benchmarks.growth", "--jobs", "1500", *quick, "--folder", str(tmp_path), "--out", str(out))
+    figures = json.loads(out.read_text())["growth"]
+    for way in ("embedded", "server"):
+        assert set(figures[way]) == {"plain", "grouped", "prioritized", "idle"}
