@@ -106,6 +106,11 @@ def _queue_problems(engine: Engine, queue: QueueState) -> list[str]:
             problems.append(f"queue {name}: an object is twice in priority {priority}")
         if any(job.priority != priority for job in entries if job.where == READY_SET):
             problems.append(f"queue {name}: a job of another priority is in {priority}")
+    buckets = {-negated: bucket for negated, bucket in ready._heap}
+    same("the heap of priorities", len(ready._heap) == len(buckets) and _is_heap([n for n, _ in ready._heap]), True)
+    same("the priorities in the heap", buckets.keys(), ready._buckets.keys())
+    if any(ready._buckets[priority] is not bucket for priority, bucket in buckets.items()):
+        problems.append(f"queue {name}: another bucket is in the heap")
     ready_jobs = list(ready)
     same("prioritized", ready.prioritized, sum(job.priority > 0 for job in ready_jobs))
     same("per priority", ready.per_priority(), dict(Counter(job.priority for job in ready_jobs)))
@@ -124,6 +129,9 @@ def _queue_problems(engine: Engine, queue: QueueState) -> list[str]:
         same("completed_count", queue.completed_count, len(queue.completed))
     elif queue.completed_count < len(queue.completed):
         problems.append(f"queue {name}: {queue.completed_count} completed jobs, {len(queue.completed)} in memory")
+    for key, owner in queue.unique.items():
+        if owner.window and (owner.expires_at is None or owner.expires_at > queue.windows_until):
+            problems.append(f"queue {name}: the window of {key} ends after {queue.windows_until}")
     for _, entry in queue.dlq.values():
         if entry.job.queue != name:
             problems.append(f"{entry.job.id} of {entry.job.queue} is a dead letter of {name}")

@@ -48,7 +48,7 @@ from bunqueue_core.model.requests import (
 from bunqueue_core.model.rules import BACKOFF_STRATEGIES
 from bunqueue_core.model.webhook import Webhook, WebhookTally
 from bunqueue_core.plugins.drivers import JournalSettings
-from bunqueue_core.storage.changes import ChangeSet
+from bunqueue_core.storage.changes import GROUP_TABLE, LOG_TABLE, RATE_TABLE, WINDOW_TABLE, ChangeSet
 from bunqueue_core.testing import DictJournal, SettableClock, deterministic_ports
 from bunqueue_core.testing.invariants import check_broker
 from bunqueue_core.testing.model import Defaults, ModelBroker, ModelJob, ModelRate, ModelSchedule, Plan, Policy, Refused
@@ -1094,7 +1094,30 @@ class Driver:
         }
         assert hooks == model.webhooks
         check_broker(broker)
+        self.look_at_rows()
         assert runs == {name: (schedule.next_run, schedule.runs) for name, schedule in model.schedules.items()}
+
+    def look_at_rows(self) -> None:
+        """What is stored beside jobs is what the engine knows, no row too many."""
+        engine = self.broker._engine
+        if engine.marks.pending:
+            return
+        windows, rates, policies = set(), set(), set()
+        for name, queue in engine.queues.items():
+            windows |= {
+                (name, key, owner.job_id, owner.expires_at) for key, owner in queue.unique.items() if owner.window
+            }
+            groups = queue.groups.by_id.values() if queue.groups is not None else ()
+            rates |= {(name, group.id) for group in groups if group.noted}
+            policies |= {(name, group.id) for group in groups if group.has_policy}
+            if queue.rate is not None:
+                rates |= {(name, "")} & {
+                    row[:2] for row in self.journal.load_table(RATE_TABLE)
+                }  # one from its first delivery on
+        assert set(self.journal.load_table(WINDOW_TABLE)) == windows
+        assert {row[:2] for row in self.journal.load_table(RATE_TABLE)} == rates
+        assert {row[:2] for row in self.journal.load_table(GROUP_TABLE)} == policies
+        assert {row[0] for row in self.journal.load_table(LOG_TABLE)} == engine.logged
 
     # -- steps --------------------------------------------------------------------------------------------------------------
 
