@@ -152,3 +152,30 @@ async def test_completed_jobs_beyond_their_number_are_still_known_to_have_comple
         await broker.ack([Ack(delivery.job.id, delivery.token)])
     assert await broker.states(ids) == ["unknown", "unknown", "completed"]
     assert await broker.states([await push(broker, "p", depends_on=(ids[0],))]) == ["waiting"]
+
+
+@pytest.mark.parametrize("way", ["drain", "clean", "expire", "obliterate"])
+async def test_what_removed_jobs_leave_behind_goes_with_them(broker: PostgresBroker, way: str) -> None:
+    needed = await push(broker)
+    (delivery,) = await broker.pull(PullRequest("q", 1, "w"))
+    spec = JobSpec("n", None, JobOptions(ttl_ms=1 if way == "expire" else None), depends_on=(needed,), unique_key="k")
+    (id,) = (await broker.push("p", [spec])).ids
+    await broker.add_log(id, "line", "info")
+    await broker.ack([Ack(needed, delivery.token)])
+    assert (await broker.clean("q", 0, "completed", 10)) == []  # it is needed
+    if way == "drain":
+        await broker.drain_queue("p")
+    elif way == "clean":
+        await broker.clean("p", 0, "waiting", 10)
+    elif way == "obliterate":
+        await broker.obliterate("p")
+    else:
+
+        async def expired() -> bool:
+            await broker.pull(PullRequest("p", 1, "w"))
+            return bool(await broker.states([id]) == ["unknown"])
+
+        await until(expired)
+    assert await broker.key_owner("p", "k") is None
+    assert await broker.logs(id) == []
+    assert (await broker.clean("q", 0, "completed", 10)) == [needed]

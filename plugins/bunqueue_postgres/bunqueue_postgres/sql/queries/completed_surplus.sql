@@ -13,6 +13,8 @@ WITH removed AS (
     ) AS surplus
     WHERE j.ctid = surplus.place
     RETURNING j.ns, j.id, j.queue_id, j.finished_at, j.result
+), unlogged AS (
+    DELETE FROM bunqueue.logs l USING removed r WHERE l.ns = r.ns AND l.id = r.id
 )
 INSERT INTO bunqueue.proofs (ns, id, queue_id, completed_at, result)
 SELECT r.ns, r.id, r.queue_id, r.finished_at, r.result FROM removed r

@@ -1,4 +1,5 @@
 -- Deletes up to $2 jobs of a queue, whatever their state, but none that live jobs of other queues depend on; gives their number.
+-- What they leave behind (edges, keys, logs) goes with them.
 -- Locks: the rows; one that changes meanwhile is left to the next step.
 -- Index: the partial index of each state; primary key.
 WITH doomed AS MATERIALIZED (
@@ -25,6 +26,14 @@ WITH doomed AS MATERIALIZED (
     )
     LIMIT $2::int8
 ), removed AS (
-    DELETE FROM bunqueue.jobs j USING doomed d WHERE j.ctid = d.place RETURNING 1
+    DELETE FROM bunqueue.jobs j USING doomed d WHERE j.ctid = d.place
+    RETURNING j.ns, j.id, j.queue_id, j.flags, j.unique_key
+), unlinked AS (
+    DELETE FROM bunqueue.edges e USING removed r WHERE r.flags & 8 <> 0 AND e.ns = r.ns AND e.job_id = r.id
+), freed AS (
+    DELETE FROM bunqueue.keys k USING removed r
+    WHERE r.unique_key IS NOT NULL AND k.queue_id = r.queue_id AND k.key = r.unique_key AND k.job_id = r.id AND NOT k.windowed
+), unlogged AS (
+    DELETE FROM bunqueue.logs l USING removed r WHERE l.ns = r.ns AND l.id = r.id
 )
 SELECT count(*) FROM removed
