@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 #: Seconds between two notifications of one broker: enough to wake others quickly, few enough to cost nothing.
 ANNOUNCE_S: Final = 0.005
 
+#: Seconds that a notification of what nobody waits for by the millisecond may wait for company: ends of jobs are news to
+#: listeners at other brokers only, while each notification wakes every broker.
+UNHURRIED_S: Final = 0.025
+
 #: Seconds between attempts to listen again.
 LISTEN_RETRY_S: Final = 0.5
 
@@ -68,6 +72,7 @@ class Coordinator:
         self._tasks: list[asyncio.Task[None]] = []
         self._announcing: asyncio.Task[None] | None = None
         self._announce_again = False
+        self._hurry = asyncio.Event()  #: a notification must not wait for company
         self._crowded: set[int] = set()
         self._pruned_to = 0
         self._next_expiry_ms: int | None = None
@@ -137,6 +142,7 @@ class Coordinator:
         self._stopping.set()
         self._poke.set()
         self._recovery_due.set()
+        self._hurry.set()
         if self._expiry is not None:
             self._expiry.cancel()
         for task in self._tasks:
@@ -311,11 +317,13 @@ class Coordinator:
 
     # -- wake-ups -----------------------------------------------------------------------------------------------------
 
-    def announce(self) -> None:
-        """Something was committed that pulls, waits or listeners of other brokers may want: notify them, soon, once for many."""
+    def announce(self, *, hurry: bool = True) -> None:
+        """Something was committed that other brokers may want: notify them, once for many; without ``hurry`` a little later."""
         self._broker.feed.poke_share()
         if not self.reaches_others:
             return
+        if hurry:
+            self._hurry.set()
         if self._announcing is not None and not self._announcing.done():
             self._announce_again = True
             return
@@ -323,6 +331,9 @@ class Coordinator:
 
     async def _notify(self) -> None:
         while True:
+            if not self._hurry.is_set():
+                await self.pause(UNHURRIED_S, self._hurry)
+            self._hurry.clear()
             self._announce_again = False
             # A lost notification is made good by the others' polling.
             with contextlib.suppress(psycopg.Error, BunqueueError):

@@ -9,6 +9,7 @@ import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, TypeVar
+from weakref import WeakKeyDictionary
 
 import psycopg
 from psycopg import AsyncConnection, AsyncRawCursor
@@ -20,6 +21,7 @@ from bunqueue_postgres.diagnosis import READ_ONLY, Diagnosis, check_server, diag
 from bunqueue_postgres.errors import RETRIED_ONCE, is_disconnect, sqlstate
 from bunqueue_postgres.settings import CONNECT_TIMEOUT_S, IDLE_CLOSE_S, MAX_LIFETIME_S, PostgresStorage
 from bunqueue_postgres.tls import trusted
+from bunqueue_postgres.wire import Rows, Statement, Wire
 
 T = TypeVar("T")
 
@@ -76,6 +78,7 @@ class Database:
         self._back = asyncio.Event()  #: set while the database is not known to be away
         self._back.set()
         self._pool: AsyncConnectionPool[Connection] | None = None
+        self._wires: WeakKeyDictionary[Connection, Wire] = WeakKeyDictionary()
         self.gate: asyncio.Task[None] | None = None  #: what every new statement waits for, if anything
         #: a pooler, which may change sessions between transactions, is between the broker and the database
         self.pooled = False
@@ -194,10 +197,26 @@ class Database:
             psycopg.Error: anything else the database refused.
         """
 
-        async def body(connection: Connection) -> list[tuple[Any, ...]]:
-            cursor = connection.cursor(binary=True)
-            await cursor.execute(query, parameters)
-            return await cursor.fetchall() if cursor.description is not None else []
+        (rows,) = await self.run_all(((query, parameters),), first=first)
+        assert not isinstance(rows, psycopg.Error)
+        return rows
+
+    async def run_all(self, statements: Sequence[Statement], *, first: bool = False) -> list[Rows | psycopg.Error]:
+        """Run statements one after the other on one connection, each in a transaction of its own, with one wait for all.
+
+        Gives the rows or the error of each; as :meth:`run` otherwise, where an error of the first one is raised.
+        """
+
+        async def body(connection: Connection) -> list[Rows | psycopg.Error]:
+            if self.pooled:
+                return await self._run_unprepared(connection, statements)
+            wire = self._wires.get(connection)
+            if wire is None:
+                wire = self._wires[connection] = Wire(connection)
+            outcomes = await wire.run(statements)
+            if isinstance(outcomes[0], psycopg.Error):
+                raise outcomes[0]
+            return outcomes
 
         return await self._admitted(body, first)
 
@@ -240,8 +259,27 @@ class Database:
         pool = self._pool
         if pool is None:
             raise BrokerClosed("Broker is closed")
-        async with pool.connection() as connection:
+        # Not the pool's context manager: it ends a transaction, which there is none of outside the body's own.
+        connection = await pool.getconn()
+        try:
             return await body(connection)
+        finally:
+            await pool.putconn(connection)
+
+    @staticmethod
+    async def _run_unprepared(connection: Connection, statements: Sequence[Statement]) -> list[Rows | psycopg.Error]:
+        outcomes: list[Rows | psycopg.Error] = []
+        for query, parameters in statements:
+            cursor = connection.cursor(binary=True)
+            try:
+                await cursor.execute(query, parameters)
+            except psycopg.Error as error:
+                if not outcomes or is_disconnect(error):
+                    raise
+                outcomes.append(error)
+            else:
+                outcomes.append(await cursor.fetchall() if cursor.pgresult and cursor.pgresult.nfields else [])
+        return outcomes
 
     async def _wait_for_turn(self) -> None:
         if len(self._queued) >= self._queue_limit:

@@ -7,7 +7,7 @@ listens.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
@@ -23,6 +23,7 @@ from bunqueue_postgres.keys import unescape
 if TYPE_CHECKING:
     from bunqueue_postgres.broker import PostgresBroker
     from bunqueue_postgres.database import Connection
+    from bunqueue_postgres.wire import Rows, Statement
 
 #: Name of the reader that all brokers share for what must happen once an event.
 SHARED_READER: Final = "share"
@@ -50,8 +51,9 @@ class Feed:
     def __init__(self, broker: PostgresBroker) -> None:
         self._broker = broker
         self._subscriptions: list[Subscription] = []
-        self._xmax: str | None = None
-        self._open: list[str] = []
+        #: the snapshot up to which listeners have heard: its xmax, and its transactions that were open
+        self._position: tuple[str, list[str]] | None = None
+        self._joined = False  #: a look is under way that goes along with another statement
         self._reading: asyncio.Task[None] | None = None
         self._again = False
         self._beginning = False
@@ -75,7 +77,7 @@ class Feed:
         """
         subscription = Subscription(listener, queue)
         self._subscriptions.append(subscription)
-        if self._xmax is None and not self._beginning:
+        if self._position is None and not self._beginning:
             self._beginning = True
             self._broker.hold_statements(self._begin())
 
@@ -83,13 +85,14 @@ class Feed:
             if subscription in self._subscriptions:
                 self._subscriptions.remove(subscription)
             if not self._subscriptions:
-                self._xmax = None
+                self._position = None
 
         return end
 
     async def _begin(self) -> None:
         try:
-            ((self._xmax, self._open),) = await self._broker.run_first(self._broker.queries.snapshot, ())
+            ((xmax, open_),) = await self._broker.run_first(self._broker.queries.snapshot, ())
+            self._position = xmax, open_
         finally:
             self._beginning = False
 
@@ -179,21 +182,58 @@ class Feed:
                 return
 
     async def _look(self) -> None:
-        if self._xmax is None:
+        if self._position is None:
             if self._beginning or not self._subscriptions:
                 return
             # The first look failed: begin now.
-            ((self._xmax, self._open),) = await self._broker.run(self._broker.queries.snapshot, ())
+            ((xmax, open_),) = await self._broker.run(self._broker.queries.snapshot, ())
+            self._position = xmax, open_
             return
-        rows = await self._broker.run(
-            self._broker.queries.feed,
-            (Int4(self._broker.ns), self._xmax, arrays.texts(self._open), self._heard_queues()),
-        )
+        while (position := self._position) is not None:
+            rows = await self._broker.run(*self._statement(*position))
+            if self._position is position:
+                self._take(rows)
+                return
+            # A look that went along with a statement was quicker, and may have begun before this one: once more, from there.
+
+    def _statement(self, xmax: str, open_: list[str]) -> Statement:
+        """The statement of a look on from a snapshot."""
+        return self._broker.queries.feed, (Int4(self._broker.ns), xmax, arrays.texts(open_), self._heard_queues())
+
+    def _take(self, rows: Rows) -> None:
+        """Tell what a look has seen, and go on from there."""
         if rows[0][2] is not None:
             for row in rows:
                 self._deliver(row)
         if self._subscriptions:
-            self._xmax, self._open = rows[0][:2]
+            self._position = rows[0][:2]
+
+    async def run(self, query: bytes, parameters: Sequence[Any]) -> tuple[Rows, bool]:
+        """Run a statement that writes events; gives its rows, and whether listeners have heard of them already.
+
+        The look goes along with it if none is under way: one wait for both, and none where nobody listens.
+        """
+        broker = self._broker
+        if not self._subscriptions:
+            return await broker.run(query, parameters), True
+        position = self._position
+        if position is None or self._joined or (self._reading is not None and not self._reading.done()):
+            return await broker.run(query, parameters), False
+        self._joined = True
+        due, looked_at = self._due, asyncio.get_running_loop().time()
+        try:
+            rows, seen = await broker.database.run_all(((query, parameters), self._statement(*position)))
+        finally:
+            self._joined = False
+        assert not isinstance(rows, psycopg.Error)
+        if isinstance(seen, psycopg.Error) or self._position is not position:
+            return rows, False  # another look was quicker: what it has told must not be told again
+        self._take(seen)
+        self._looked_at = looked_at
+        if due is not None and due is self._due:
+            due.cancel()
+            self._due = None
+        return rows, True
 
     def _heard_queues(self) -> arrays.TextArray | None:
         """Queues with listeners; None if somebody listens to all."""

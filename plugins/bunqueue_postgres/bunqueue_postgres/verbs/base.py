@@ -115,8 +115,9 @@ class BrokerBase(Broker):
 
     async def change(self, query: bytes, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
         """Run one statement that writes events; local listeners have heard them when it returns."""
-        rows = await self.database.run(query, parameters)
-        await self.feed.catch_up()
+        rows, heard = await self.feed.run(query, parameters)
+        if not heard:
+            await self.feed.catch_up()
         return rows
 
     async def commit(self, body: Callable[[Connection], Awaitable[T]]) -> T:

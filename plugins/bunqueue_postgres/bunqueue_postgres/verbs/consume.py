@@ -403,8 +403,9 @@ class Consuming(Limiting):
         refused: dict[int, tuple[int, Exception]] = {}
         ignored: set[tuple[int, int]] = set()
         stepwise: set[int] = set()
+        heard = True
         while members:
-            rows = await self.run(self.queries.ack, self._ack_parameters(members))
+            rows, heard = await self.feed.run(self.queries.ack, self._ack_parameters(members))
             missed: list[tuple[str, int, int, Ack]] = []
             for n, status, valid, plain, free, retired, same in rows:
                 member = members[n - 1]
@@ -424,7 +425,8 @@ class Consuming(Limiting):
                     errors[batch][position] = _not_active(ack.id)
             # Valid, and yet not completed: of a batch that was left alone, or changed by others while the statement waited.
             members = [member for member in missed if member[1] not in refused and member[1] not in stepwise]
-        self.coordinator.announce()
+        # Where limits hold jobs back, the end of one lets another start, perhaps at another broker.
+        self.coordinator.announce(hurry=any(desk.watchful for desk in self._desks.values()))
 
         def answer() -> None:
             for batch, call in enumerate(calls):
@@ -434,7 +436,10 @@ class Consuming(Limiting):
                     self._acknowledge(call, errors[batch], {n for of, n in ignored if of == batch} if ignored else ())
 
         # The next statement need not wait for listeners, only the answers do.
-        self.feed.when_heard(answer)
+        if heard:
+            answer()
+        else:
+            self.feed.when_heard(answer)
         self.wake_limited()
         if stepwise:
             await self._complete_stepwise([calls[batch] for batch in sorted(stepwise)])

@@ -110,7 +110,7 @@ class Producing(BrokerBase):
             columns = Columns()
             for call in calls:
                 columns.extend(call.input.columns)
-        await self.run(self.queries.push, columns.parameters(Int4(self.ns)))
+        _, heard = await self.feed.run(self.queries.push, columns.parameters(Int4(self.ns)))
         self.totals["pushed"] += len(columns.keys)
         for call in calls:
             self._announce_push(call.input)
@@ -121,7 +121,10 @@ class Producing(BrokerBase):
                 call.answer.settle(Pushed(ids, ["created"] * len(ids)))
 
         # The next statement need not wait for listeners, only the answers do.
-        self.feed.when_heard(answer)
+        if heard:
+            answer()
+        else:
+            self.feed.when_heard(answer)
 
     async def _flush_named_pushes(self, calls: list[Call[Push]]) -> None:
         await self._number_queues(calls)

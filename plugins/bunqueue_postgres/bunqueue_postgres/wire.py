@@ -1,0 +1,152 @@
+"""Prepared statements on a psycopg connection with little between them and the socket.
+
+psycopg's cursors are made for every need; where they run a statement for the thousandth time, most of the time goes into describing
+columns, waiting twice and the states of a connection. Here a statement is one write, one callback of the event loop and one
+future, several at once go in one write (libpq's pipeline mode), and values are read by psycopg's own loaders.
+Connections stay psycopg's: they are used by its cursors before and after.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Final
+
+import psycopg
+from psycopg import AsyncConnection
+from psycopg.adapt import PyFormat, Transformer
+from psycopg.errors import error_from_result
+from psycopg.pq import ExecStatus, Format
+from psycopg.pq.abc import PGconn, PGresult
+
+#: A statement and its positional parameters.
+Statement = tuple[bytes, Sequence[Any]]
+
+Rows = list[tuple[Any, ...]]
+
+_DONE: Final = (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK)
+
+
+class Wire:
+    """Runs statements on ``connection``, whose user must have it to himself and be in no transaction.
+
+    A task that is cancelled meanwhile leaves the connection in the middle of a statement; its pool closes it then.
+    """
+
+    __slots__ = ("_names", "_pgconn", "_transformer")
+
+    def __init__(self, connection: AsyncConnection[Any]) -> None:
+        self._pgconn: PGconn = connection.pgconn
+        self._transformer = Transformer(connection)
+        #: names of what is prepared, by text and types of parameters
+        self._names: dict[tuple[bytes, tuple[int, ...]], bytes] = {}
+
+    async def run(self, statements: Sequence[Statement]) -> list[Rows | psycopg.Error]:
+        """Run statements, each in a transaction of its own, in order; gives the rows or the error of each.
+
+        Raises:
+            psycopg.Error: the connection broke, or a value cannot be sent.
+        """
+        pgconn = self._pgconn
+        transformer = self._transformer
+        calls = []
+        for query, parameters in statements:
+            values = transformer.dump_sequence(parameters, [PyFormat.AUTO] * len(parameters))
+            types, formats = transformer.types or (), transformer.formats
+            name = self._names.get((query, types))
+            if name is None:
+                name = await self._prepare(query, types)
+            calls.append((name, values, formats))
+        if len(calls) == 1:
+            name, values, formats = calls[0]
+            pgconn.send_query_prepared(name, values, formats, Format.BINARY)
+            return [self._read((await self._results(0))[-1])]
+        pgconn.enter_pipeline_mode()
+        for name, values, formats in calls:
+            pgconn.send_query_prepared(name, values, formats, Format.BINARY)
+            pgconn.pipeline_sync()
+        results = await self._results(len(calls))
+        pgconn.exit_pipeline_mode()
+        return [self._read(result) for result in results]
+
+    async def _prepare(self, query: bytes, types: tuple[int, ...]) -> bytes:
+        name = b"bunqueue_%d" % len(self._names)
+        self._pgconn.send_prepare(name, query, types)
+        for result in await self._results(0):
+            if result.status not in _DONE:
+                raise _read_error(result)
+        self._names[query, types] = name
+        return name
+
+    def _read(self, result: PGresult) -> Rows | psycopg.Error:
+        if result.status == ExecStatus.TUPLES_OK:
+            transformer = self._transformer
+            transformer.set_pgresult(result)
+            rows = transformer.load_rows(0, result.ntuples, tuple)
+            transformer.set_pgresult(None)
+            return rows
+        return [] if result.status == ExecStatus.COMMAND_OK else _read_error(result)
+
+    async def _results(self, syncs: int) -> list[PGresult]:
+        """What the server answers to what was sent: until it is ready again, or in pipeline mode until so many syncs."""
+        pgconn = self._pgconn
+        loop = asyncio.get_running_loop()
+        answered: asyncio.Future[None] = loop.create_future()
+        results: list[PGresult] = []
+        left = syncs
+        ended = False  #: the last that came was the end of a statement
+
+        def receive() -> None:
+            nonlocal left, ended
+            try:
+                pgconn.consume_input()
+                while not pgconn.is_busy():
+                    result = pgconn.get_result()
+                    if result is None:
+                        if ended or not syncs:
+                            break
+                        ended = True
+                        continue
+                    ended = False
+                    if result.status != ExecStatus.PIPELINE_SYNC:
+                        results.append(result)
+                        continue
+                    left -= 1
+                    if not left:
+                        break
+                else:
+                    return
+            except Exception as error:
+                if not answered.done():
+                    answered.set_exception(error)
+            else:
+                if not answered.done():
+                    answered.set_result(None)
+
+        def send() -> None:
+            try:
+                if pgconn.flush() == 0:
+                    loop.remove_writer(descriptor)
+            except Exception as error:
+                loop.remove_writer(descriptor)
+                if not answered.done():
+                    answered.set_exception(error)
+
+        descriptor = pgconn.socket
+        writing = pgconn.flush() != 0
+        loop.add_reader(descriptor, receive)
+        if writing:
+            loop.add_writer(descriptor, send)
+        try:
+            await answered
+        finally:
+            loop.remove_reader(descriptor)
+            if writing:
+                loop.remove_writer(descriptor)
+        if len(results) < max(1, syncs) or left:
+            raise _read_error(results[-1]) if results else psycopg.OperationalError("the connection is lost")
+        return results
+
+
+def _read_error(result: PGresult) -> psycopg.Error:
+    return error_from_result(result, encoding="utf-8")

@@ -1,0 +1,91 @@
+"""Statements on the wire: several at once, errors of one among them, large values, cancelled and broken ones."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+import psycopg
+import pytest
+from bunqueue_postgres import arrays
+from bunqueue_postgres.broker import PostgresBroker
+from bunqueue_postgres.database import Database
+from bunqueue_postgres.testing import PostgresServer
+from psycopg.types.numeric import Int4
+
+
+@pytest.fixture
+async def database(open_broker: Callable[..., PostgresBroker]) -> AsyncIterator[Database]:
+    """A broker's database, with two connections."""
+    broker = open_broker(pool_size=2)
+    await broker.start()
+    yield broker.database
+    await broker.close()
+
+
+async def test_statements_go_together_and_are_answered_in_order(database: Database) -> None:
+    answers = await database.run_all(
+        (
+            (b"SELECT $1::int4, $2::text", (Int4(1), "a")),
+            (b"SELECT n FROM generate_series(1, $1::int4) n", (Int4(3),)),
+            (b"SET SESSION application_name = 'wire'", ()),
+        )
+    )
+    assert answers == [[(1, "a")], [(1,), (2,), (3,)], []]
+
+
+async def test_an_error_of_a_later_statement_leaves_the_others_alone(database: Database) -> None:
+    rows, error, more = await database.run_all(
+        ((b"SELECT 1", ()), (b"SELECT 1 / $1::int4", (Int4(0),)), (b"SELECT 2", ()))
+    )
+    assert rows == [(1,)]
+    assert isinstance(error, psycopg.errors.DivisionByZero)
+    assert more == [(2,)]
+
+
+async def test_an_error_of_the_first_statement_is_raised(database: Database) -> None:
+    with pytest.raises(psycopg.errors.DivisionByZero):
+        await database.run_all(((b"SELECT 1 / $1::int4", (Int4(0),)), (b"SELECT 2", ())))
+    with pytest.raises(psycopg.errors.SyntaxError):
+        await database.run(b"SELECT FROM WHERE", ())
+    assert await database.run(b"SELECT 3", ()) == [(3,)]
+
+
+async def test_absent_and_present_values_of_a_parameter(database: Database) -> None:
+    query = b"SELECT $1::text[], $2::int4"
+    assert await database.run(query, (None, Int4(1))) == [(None, 1)]
+    assert await database.run(query, (arrays.texts(["a", None]), None)) == [(["a", None], None)]
+
+
+async def test_values_larger_than_any_buffer(database: Database) -> None:
+    value = bytes(range(256)) * 40_000
+    answers = await database.run_all([(b"SELECT $1::bytea", (value,))] * 2)
+    assert answers == [[(value,)], [(value,)]]
+
+
+async def test_a_cancelled_statement_gives_its_connection_up(database: Database) -> None:
+    for _ in range(3):
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await database.run(b"SELECT pg_sleep(60)", ())
+    assert await database.run(b"SELECT 1", ()) == [(1,)]
+    assert database.load[0] <= 1  # beside it only what brokers do by themselves
+
+
+async def test_a_connection_that_breaks_fails_its_statements(database: Database, postgres: PostgresServer) -> None:
+    async def end() -> None:
+        async with await psycopg.AsyncConnection.connect(postgres.dsn, autocommit=True) as other:
+            while True:
+                cursor = await other.execute(
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'SELECT pg_sleep(59)%'"
+                )
+                if await cursor.fetchone():
+                    return
+
+    ending = asyncio.create_task(end())
+    with pytest.raises(psycopg.OperationalError):
+        await database.run_all(((b"SELECT pg_sleep(59)", ()), (b"SELECT 1", ())))
+    await ending
+    async with asyncio.timeout(15):
+        await database.returned(15)
+    assert await database.run(b"SELECT 1", ()) == [(1,)]
