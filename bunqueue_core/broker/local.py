@@ -81,9 +81,17 @@ class LocalBroker(LocalFrame):
             return
         ids = {spec.custom_id for spec in specs if spec.custom_id is not None}
         ids |= {id for spec in specs for id in spec.depends_on}
+        for spec in specs:
+            if spec.parent_id is not None and spec.parent_queue is not None:
+                ids |= self._dependencies_of(spec.parent_id)
         missing = {id for id in ids if id not in engine.proofs}
         if missing:
             self._stored.adopt(missing)
+
+    def _dependencies_of(self, id: str) -> set[str]:
+        """What job ``id`` depended on: it may have to wait again, and what has completed may be in the journal only."""
+        job = self._engine.jobs.get(id)
+        return set() if job is None else {other for other in job.depends_on if not self._engine.is_known(other)}
 
     # -- consume ------------------------------------------------------------------------------------------------------
 
@@ -355,7 +363,12 @@ class LocalBroker(LocalFrame):
         return self._change(lambda now: self._engine.move_to_wait(id, token, now))
 
     def move_to_waiting_children(self, id: str, token: str | None = None) -> Answer[None]:
-        return self._change(lambda now: self._engine.move_to_waiting_children(id, token, now))
+        def park(now: int) -> None:
+            if self._stored is not None and self._engine.evicted:
+                self._stored.adopt(self._dependencies_of(id))
+            self._engine.move_to_waiting_children(id, token, now)
+
+        return self._change(park)
 
     def change_priority(self, id: str, priority: int, lifo: bool | None = None) -> Answer[None]:
         return self._change(lambda now: self._engine.change_priority(id, priority, lifo, now))
@@ -446,7 +459,7 @@ class LocalBroker(LocalFrame):
     def update_parent(self, child_id: str, parent_id: str) -> Answer[None]:
         def update(now: int) -> None:
             if self._stored is not None and self._engine.evicted:
-                self._stored.adopt([child_id])
+                self._stored.adopt([child_id, *self._dependencies_of(parent_id)])
             self._engine.update_parent(child_id, parent_id, now)
 
         return self._change(update)

@@ -260,7 +260,7 @@ class Controlling(Consuming, DeadLetters, Inspecting):
         queue = self.queue(job.queue)
         self.leave_active(queue, job)
         job.started_at = None
-        unmet = self.unmet(job.depends_on)
+        unmet = self.wait_again(job)
         if unmet:
             self.gate(queue, job, unmet)
         else:

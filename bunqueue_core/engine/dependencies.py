@@ -41,6 +41,11 @@ class DependencyRules(EngineBase):
         """True if ``id`` is taken: by a job anywhere, or by a completion proof."""
         return id in self.jobs or id in self.proofs
 
+    def wait_again(self, job: Job) -> list[str]:
+        """What a job, all of whose dependencies had been met, has to wait for. Those whose records are gone had completed."""
+        job.depends_on = tuple(id for id in job.depends_on if self.is_known(id))
+        return self.unmet(job.depends_on)
+
     def unmet(self, ids: Iterable[str]) -> list[str]:
         return [id for id in dict.fromkeys(ids) if not self.is_met(id)]
 
@@ -188,7 +193,7 @@ class DependencyRules(EngineBase):
             if parent.where:
                 parent = self.replace(parent)
             self.timeline(parent, "waiting-children", now)
-            self.gate(queue, parent, self.unmet(parent.depends_on))
+            self.gate(queue, parent, self.wait_again(parent))
         new = self._add_edges(parent, children) if parent.location == Location.GATED else children
         known = self.stale_children.get(parent.id)
         if known is None:

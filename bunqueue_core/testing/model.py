@@ -579,12 +579,17 @@ class ModelBroker:
 
     def _add_child(self, parent: ModelJob, child: ModelJob) -> None:
         if not self.met(child.id) and parent.place != "gated":
+            self._wait_again(parent)
             self._leave(parent)
             parent.place = "gated"
         if child.id not in parent.children:
             parent.children = (*parent.children, child.id)
         if child.id not in parent.depends_on:
             parent.depends_on = (*parent.depends_on, child.id)
+
+    def _wait_again(self, job: ModelJob) -> None:
+        """What a job once waited for, and whose record is gone, had completed."""
+        job.depends_on = tuple(id for id in job.depends_on if id in self.jobs or id in self.proofs)
 
     def update_parent(self, child_id: str, parent_id: str, now: int) -> None:
         """Give a child its parent."""
@@ -1188,6 +1193,7 @@ class ModelBroker:
             raise Refused(id)
         self._check_current_lease(job, token)
         self._leave_active(job)
+        self._wait_again(job)
         job.place = "parked" if all(self.met(other) for other in job.depends_on) else "gated"
 
     def change_priority(self, id: str, priority: int, lifo: bool | None, now: int) -> None:

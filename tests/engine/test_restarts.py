@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+from fixtures.local import Bench
+
 from bunqueue_core.broker.local import LocalBroker
 from bunqueue_core.broker.protocol import Capabilities
-from bunqueue_core.model.job import JobOptions, JobSpec
+from bunqueue_core.model.job import JobOptions, JobSpec, Retention
 from bunqueue_core.model.requests import Ack, Failure, FlowJob, PullRequest
 from bunqueue_core.model.rules import BACKOFF_STRATEGIES
 from bunqueue_core.plugins.drivers import JournalSettings
@@ -54,3 +57,28 @@ def test_a_window_without_an_end_ends_with_its_job_after_a_restart_too() -> None
     again = opened(journal.image(), clock)
     pushed = again.push("q", [JobSpec("n", None, options, unique_key=key) for key in ("done", "dead")]).result(5)
     assert pushed.outcomes == ["created", "created"]
+
+
+@pytest.mark.parametrize("gone", ["only in the journal", "outlived its age"])
+@pytest.mark.parametrize("how", ["a further child", "parked by its worker"])
+def test_a_dependency_that_was_met_stays_met(gone: str, how: str) -> None:
+    """A parent that waits again waits for what is new, whatever has become of the records of what it waited for before."""
+    bench = Bench(DictJournal(), max_completed_jobs=2)
+    retention = Retention(age_ms=1_000) if gone == "outlived its age" else Retention()
+    first = bench.add(queue="children", remove_on_complete=retention)
+    parent = bench.add(queue="p", depends_on=(first,))
+    bench.complete(bench.take("children"))
+    for _ in range(20):
+        bench.add(queue="others")
+        bench.complete(bench.take("others"))
+        bench.run(1_000)
+    assert first not in bench.broker._engine.jobs
+    if how == "parked by its worker":
+        delivery = bench.take("p")
+        bench.done(bench.broker.move_to_waiting_children(parent, delivery.token))
+    bench.add(queue="children", parent_id=parent, parent_queue="p")
+    assert bench.state(parent) == "waiting-children"
+    bench.run()
+    bench.crash()
+    bench.complete(bench.take("children"))
+    assert bench.state(parent) == "waiting"
