@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from bunqueue_core.model.errors import Conflict, LeaseLost, NotFound
+from bunqueue_core.model.errors import Conflict, LeaseLost, NotFound, ValidationError
 from bunqueue_core.model.job import Retention, timeline_of
-from bunqueue_core.model.requests import Ack, Counts
+from bunqueue_core.model.requests import Ack, Counts, Pushed
 from bunqueue_core.testing.conformance.harness import Harness, ids_of, job, pack, unpack
 from bunqueue_core.testing.conformance.rules import Kit, rule
 
@@ -272,6 +272,75 @@ class ManagementCases(Kit):
             "failed",
         ]
         assert unpack(h.job(changed).job.data) == "new"
+
+    @rule("S-276")
+    def test_debounced_adds_become_one(self, h: Harness) -> None:
+        first = h.push_one(data="old", debounce_id="d", debounce_ttl_ms=100 * h.unit)
+        run_at = h.job(first).job.run_at
+        newer = job("new", name="m", debounce_id="d", debounce_ttl_ms=300 * h.unit)
+        pushed: Pushed = h.call("push", "q", [newer])
+        assert (pushed.ids, pushed.outcomes) == ([first], ["found"])
+        moved = h.job(first).job
+        assert (moved.name, unpack(moved.data)) == ("m", "new")
+        assert moved.run_at >= run_at + 200 * h.unit
+        assert h.counts() == {"delayed": 1}
+        assert h.push_one("other", debounce_id="d", debounce_ttl_ms=h.unit) != first
+
+    @rule("S-276")
+    def test_a_debounce_waits_no_longer_than_its_bound(self, h: Harness) -> None:
+        settings: dict[str, Any] = {"debounce_id": "d", "debounce_max_wait_ms": 200 * h.unit}
+        first = h.push_one(debounce_ttl_ms=100 * h.unit, **settings)
+        h.push_one(debounce_ttl_ms=1_000 * h.unit, **settings)
+        waiting = h.job(first).job
+        assert waiting.run_at == waiting.admitted_at + 200 * h.unit
+
+    @rule("S-276")
+    def test_members_of_a_bulk_are_debounced(self, h: Harness) -> None:
+        settings: dict[str, Any] = {"debounce_id": "d", "debounce_ttl_ms": 100 * h.unit}
+        pushed: Pushed = h.call("push", "q", [job(1, **settings), job("else"), job(2, **settings)])
+        assert pushed.outcomes == ["created", "created", "found"]
+        assert pushed.ids[0] == pushed.ids[2]
+        assert unpack(h.job(pushed.ids[0]).job.data) == 2
+
+    @rule("S-276")
+    def test_a_delivered_job_is_not_debounced_any_more(self, h: Harness) -> None:
+        settings: dict[str, Any] = {"debounce_id": "d", "debounce_ttl_ms": h.unit}
+        first = h.push_one(data="old", **settings)
+        delivery = h.take()
+        assert delivery.job.id == first
+        assert h.push_one(data="new", **settings) != first
+        h.lose(delivery)
+        assert unpack(h.job(first).job.data) == "old"
+
+    @rule("S-276")
+    def test_a_debounce_survives_a_restart(self, h: Harness) -> None:
+        h.require("persistent")
+        settings: dict[str, Any] = {"debounce_id": "d", "debounce_ttl_ms": 1_000 * h.unit}
+        first = h.push_one(data="old", **settings)
+        h.reopen()
+        assert h.push_one(data="new", **settings) == first
+
+    @rule("S-277")
+    def test_new_data_is_held_to_the_size_limit(self, h: Harness) -> None:
+        id = h.push_one(data="small", size_limit=20)
+        text = "Job data exceeds its sizeLimit of 20 bytes"
+        h.refused("update_data", id, pack("x" * 40), error=ValidationError, text=text)
+        assert unpack(h.job(id).job.data) == "small"
+        h.call("update_data", id, pack("fits"))
+        assert unpack(h.job(id).job.data) == "fits"
+
+    @rule("S-278")
+    def test_a_job_says_what_blocks_it(self, h: Harness) -> None:
+        needed = h.push_one(max_attempts=1)
+        (waiter,) = h.push("p", job(depends_on=(needed,)))
+        assert h.job(waiter).blocked_by == ()
+        h.lose(h.take())
+        assert h.job(waiter).blocked_by == (needed,)
+        assert h.state(waiter) == "waiting-children"
+        assert h.call("retry_dead_letters", "q") == 1
+        assert h.job(waiter).blocked_by == ()
+        h.complete(h.take())
+        assert h.state(waiter) == "waiting"
 
 
 class LifetimeCases(Kit):
