@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from sys import intern
-from typing import Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import msgpack
 
@@ -28,6 +28,9 @@ from bunqueue_core.model.job import (
 from bunqueue_core.model.payload import NULL, Packer
 from bunqueue_core.model.requests import DlqConfig, DlqEntry, DlqReason, LogEntry
 from bunqueue_core.storage.changes import REST_COLUMNS, REST_DEFAULTS, DlqRow, JobRow, MoveRow, StoredJobLike
+
+if TYPE_CHECKING:
+    from bunqueue_core.storage.journal import StoredJob
 
 T = TypeVar("T")
 
@@ -312,7 +315,7 @@ def _timeline_from(value: Any) -> list[TimelineEntry]:
     return [cast("TimelineEntry", {key: _integer(field) for key, field in entry.items()}) for entry in value]
 
 
-def job_from_row(row: StoredJobLike, *, tolerate_corrupt: bool = False, damaged: list[str] | None = None) -> Job:
+def job_from_row(row: JobRow | StoredJob, *, tolerate_corrupt: bool = False, damaged: list[str] | None = None) -> Job:
     """The job of a stored row; its location follows from the row's state (ready, active, completed, gated or parked).
 
     A blob that cannot be decoded is read as if nothing were stored in it, so that it stops neither a start nor a query.
@@ -325,27 +328,33 @@ def job_from_row(row: StoredJobLike, *, tolerate_corrupt: bool = False, damaged:
     Raises:
         CorruptDependencies: ``depends_on`` cannot be decoded, unless ``tolerate_corrupt``.
     """
-    rest = row.rest
-    created_at = row.created_at
+    # A start makes a million: unpacking the row takes half as long as asking it for each field.
+    id, queue, name, data, priority, created_at, run_at, text, rest = row
     # Queues, names and states repeat in every row: one string each instead of a million.
-    state: JobState = intern(row.state)  # type: ignore[assignment]
-    plain = rest is None or rest is REST_DEFAULTS or rest == REST_DEFAULTS
+    state: JobState = intern(text)  # type: ignore[assignment]
     job = Job(
-        row.id,
-        intern(row.queue),
-        intern(row.name or "default"),
-        row.data,
+        id,
+        intern(queue),
+        intern(name or "default"),
+        data,
         DEFAULT_OPTIONS,
-        row.priority,
+        priority,
         created_at,
-        int(row.run_at),
+        int(run_at),
         state,
         created_at,
+        created_at,
+        stored=True,
     )
-    job.stored = True
-    if plain:
-        return job
-    assert rest is not None
+    if rest is not None and rest is not REST_DEFAULTS and rest != REST_DEFAULTS:
+        _add_rest(job, rest, state, tolerate_corrupt, damaged)
+    return job
+
+
+def _add_rest(
+    job: Job, rest: tuple[Any, ...], state: JobState, tolerate_corrupt: bool, damaged: list[str] | None
+) -> None:
+    """Set what stands in the columns behind the plain ones."""
     get = _getter(rest)
 
     def read(column: str, form: Callable[[Any], T], otherwise: T) -> T:
@@ -356,7 +365,7 @@ def job_from_row(row: StoredJobLike, *, tolerate_corrupt: bool = False, damaged:
             return form(unpack(blob))
         except Exception:
             if damaged is not None:
-                damaged.append(f"{row.id}.{column}")
+                damaged.append(f"{job.id}.{column}")
             return otherwise
 
     extended: dict[str, Any] = read("extended_options", dict, {})
@@ -394,7 +403,6 @@ def job_from_row(row: StoredJobLike, *, tolerate_corrupt: bool = False, damaged:
             raise
     if state == "waiting-children":
         job.location = Location.GATED if job.depends_on else Location.PARKED
-    return job
 
 
 def _getter(rest: tuple[Any, ...]) -> Any:

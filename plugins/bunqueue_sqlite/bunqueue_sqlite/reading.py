@@ -198,7 +198,10 @@ def _waiting(rows: list[tuple[Any, ...]], connection: apsw.Connection) -> list[S
         for row in connection.execute(sql, values):
             rest[row[0]] = row[1:]
     new = tuple.__new__
-    return [new(StoredJob, (*row[:_PLAIN], rest[row[_PLAIN]])) for row in rows]
+    return [
+        new(StoredJob, (id, queue, name, data, priority, created_at, run_at, state, rest[row]))
+        for id, queue, name, data, priority, created_at, run_at, state, row in rows
+    ]
 
 
 def _storable(key: Any) -> bool:
