@@ -37,7 +37,8 @@ class Wire:
 
     def __init__(self, connection: AsyncConnection[Any]) -> None:
         self._pgconn: PGconn = connection.pgconn
-        self._transformer = Transformer(connection)
+        # Of the connection's adapters, not of itself: whoever remembers this by the connection must not keep that alive.
+        self._transformer = Transformer(connection.adapters)
         #: names of what is prepared, by text and types of parameters
         self._names: dict[tuple[bytes, tuple[int, ...]], bytes] = {}
 
@@ -117,20 +118,28 @@ class Wire:
                 else:
                     return
             except Exception as error:
-                if not answered.done():
-                    answered.set_exception(error)
+                stop(error)
             else:
-                if not answered.done():
-                    answered.set_result(None)
+                stop(None)
+
+        def stop(error: Exception | None) -> None:
+            # At once: libpq closes a broken connection's socket, whose number may then be another's.
+            loop.remove_reader(descriptor)
+            if writing:
+                loop.remove_writer(descriptor)
+            if answered.done():
+                return
+            if error is None:
+                answered.set_result(None)
+            else:
+                answered.set_exception(error)
 
         def send() -> None:
             try:
                 if pgconn.flush() == 0:
                     loop.remove_writer(descriptor)
             except Exception as error:
-                loop.remove_writer(descriptor)
-                if not answered.done():
-                    answered.set_exception(error)
+                stop(error)
 
         descriptor = pgconn.socket
         writing = pgconn.flush() != 0
@@ -139,10 +148,10 @@ class Wire:
             loop.add_writer(descriptor, send)
         try:
             await answered
-        finally:
-            loop.remove_reader(descriptor)
-            if writing:
-                loop.remove_writer(descriptor)
+        except asyncio.CancelledError:
+            if answered.cancelled():
+                stop(None)
+            raise
         if len(results) < max(1, syncs) or left:
             raise _read_error(results[-1]) if results else psycopg.OperationalError("the connection is lost")
         return results

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator, Callable
+from weakref import WeakKeyDictionary
 
 import psycopg
 import pytest
@@ -11,6 +13,7 @@ from bunqueue_postgres import arrays
 from bunqueue_postgres.broker import PostgresBroker
 from bunqueue_postgres.database import Database
 from bunqueue_postgres.testing import PostgresServer
+from bunqueue_postgres.wire import Wire
 from psycopg.types.numeric import Int4
 
 
@@ -70,6 +73,16 @@ async def test_a_cancelled_statement_gives_its_connection_up(database: Database)
                 await database.run(b"SELECT pg_sleep(60)", ())
     assert await database.run(b"SELECT 1", ()) == [(1,)]
     assert database.load[0] <= 1  # beside it only what brokers do by themselves
+
+
+async def test_a_closed_connection_is_forgotten(postgres: PostgresServer) -> None:
+    connection = await psycopg.AsyncConnection.connect(postgres.dsn, autocommit=True)
+    wires = WeakKeyDictionary({connection: Wire(connection)})
+    assert await wires[connection].run(((b"SELECT 1", ()),)) == [[(1,)]]
+    await connection.close()
+    del connection
+    gc.collect()
+    assert not wires
 
 
 async def test_a_connection_that_breaks_fails_its_statements(database: Database, postgres: PostgresServer) -> None:
