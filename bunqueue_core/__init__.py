@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from bunqueue_core.client import QueueEventsPro as QueueEventsPro
     from bunqueue_core.client import QueueGroup as QueueGroup
     from bunqueue_core.client import QueuePro as QueuePro
+    from bunqueue_core.client import SandboxedWorker as SandboxedWorker
     from bunqueue_core.client import Worker as Worker
     from bunqueue_core.client import WorkerPro as WorkerPro
     from bunqueue_core.client import shutdown_manager as shutdown_manager
@@ -82,6 +83,7 @@ _EXPORTS = {
     "QueueGroup": "bunqueue_core.client",
     "QueuePro": "bunqueue_core.client",
     "RateLimitError": "bunqueue_core.model.errors",
+    "SandboxedWorker": "bunqueue_core.client",
     "SerializationError": "bunqueue_core.model.errors",
     "StorageUnavailable": "bunqueue_core.model.errors",
     "UnrecoverableError": "bunqueue_core.model.errors",
@@ -123,6 +125,7 @@ __all__ = [
     "QueueGroup",
     "QueuePro",
     "RateLimitError",
+    "SandboxedWorker",
     "SerializationError",
     "StorageUnavailable",
     "UnrecoverableError",

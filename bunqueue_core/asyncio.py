@@ -11,6 +11,7 @@ from bunqueue_core.client.job_async import Job
 from bunqueue_core.client.queue_async import Queue
 from bunqueue_core.client.queue_events_async import QueueEvents
 from bunqueue_core.client.queue_group_async import QueueGroup
+from bunqueue_core.client.sandbox_async import SandboxedWorker
 from bunqueue_core.client.simple_async import Bunqueue
 from bunqueue_core.client.worker_async import Worker
 from bunqueue_core.embedded import shutdown_manager
@@ -39,6 +40,7 @@ __all__ = [
     "QueueEventsPro",
     "QueueGroup",
     "QueuePro",
+    "SandboxedWorker",
     "Worker",
     "WorkerPro",
     "shutdown_manager",

@@ -40,6 +40,7 @@ RENAMES = {
     "__aexit__": "__exit__",
     "_crew_asyncio": "_crew_threads",
     "_transport_asyncio": "_transport_threads",
+    "abeside": "beside",
     "acan_spawn": "can_spawn",
     "aclose": "close",
     "afinished": "finished",

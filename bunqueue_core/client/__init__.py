@@ -11,6 +11,7 @@ from bunqueue_core.client.job import Job
 from bunqueue_core.client.queue import Queue
 from bunqueue_core.client.queue_events import QueueEvents
 from bunqueue_core.client.queue_group import QueueGroup
+from bunqueue_core.client.sandbox import SandboxedWorker
 from bunqueue_core.client.simple import Bunqueue
 from bunqueue_core.client.worker import Worker
 from bunqueue_core.embedded import shutdown_manager
@@ -39,6 +40,7 @@ __all__ = [
     "QueueEventsPro",
     "QueueGroup",
     "QueuePro",
+    "SandboxedWorker",
     "Worker",
     "WorkerPro",
     "shutdown_manager",

@@ -242,9 +242,8 @@ def test_what_is_no_frame_ends_the_connection(scripted: Scripted) -> None:
 def test_a_port_of_another_protocol_is_pointed_out(scripted: Scripted, answer: bytes, hint: str) -> None:
     server = scripted(lambda command, connection: answer)
     with Connection(**server.address) as connection:
-        with pytest.raises(
-            ConnectionClosedError, match=f"Invalid response from server: {hint.format(port=server.port)}"
-        ):
+        text = f"Invalid response from server: {hint.format(port=server.port)}"
+        with pytest.raises(ConnectionClosedError, match=text):
             connection.call({"cmd": "Some"})
 
 

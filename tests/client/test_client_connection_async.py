@@ -241,9 +241,8 @@ async def test_what_is_no_frame_ends_the_connection(scripted: Scripted) -> None:
 async def test_a_port_of_another_protocol_is_pointed_out(scripted: Scripted, answer: bytes, hint: str) -> None:
     server = scripted(lambda command, connection: answer)
     async with Connection(**server.address) as connection:
-        with pytest.raises(
-            ConnectionClosedError, match=f"Invalid response from server: {hint.format(port=server.port)}"
-        ):
+        text = f"Invalid response from server: {hint.format(port=server.port)}"
+        with pytest.raises(ConnectionClosedError, match=text):
             await connection.call({"cmd": "Some"})
 
 

@@ -1,0 +1,211 @@
+"""A worker whose processor runs in processes of its own: what it does to its process does not reach the worker."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from types import TracebackType
+from typing import Any
+
+from bunqueue_core.client._acompat import AEvent, aspawn
+from bunqueue_core.client._beside import abeside
+from bunqueue_core.client._cancel_signal import ProcessorContext
+from bunqueue_core.client._sandbox import Crashed, JobFailed, Slot, Slots
+from bunqueue_core.client.job_async import Job
+from bunqueue_core.client.worker_async import Worker
+from bunqueue_core.model.errors import BunqueueError
+
+
+class SandboxedWorker:
+    """Processes the jobs of a queue in child processes, ``concurrency`` of them.
+
+    A processor that crashes its process (a fault in a C extension, memory that runs out) or never ends costs a failed attempt and
+    a new process, not the worker. Processes are separate for their faults and for their CPU time; they are no protection against
+    code that means harm.
+
+    The processor is a function ``processor(job)``, plain or asynchronous, in a file of its own. Its job has ``id``, ``name``,
+    ``data``, ``queue``, ``attempts`` and ``parent_id``, ``progress(n)``, ``log(text)`` and ``fail(error)``. What it returns is the
+    result, what it raises the failure; of an error only the text counts, so that every one is tried again.
+
+    Events are those of :class:`Worker`, ``error`` also for a process that crashed.
+
+    Args:
+        queue_name: name of the queue.
+        processor: path of the processor's file.
+        concurrency: jobs that may run at once, each in a process of its own.
+        timeout_ms: an attempt that takes longer is failed and its process ended; 0 for no limit.
+        auto_restart: False gives a crashed process no successor.
+        max_restarts: crashes of one process and its successors that are made up for; after them there is one process less.
+        idle_recycle_ms: processes that have had nothing to do for so long are ended, all but one; 0 keeps them.
+        max_memory_mb: bound of a process's memory, as far as the system holds it; None for none.
+        **options: where the queue is and what else a :class:`Worker` takes: ``host``, ``port``, ``embedded``, ``data_path``,
+            ``heartbeat_interval_s`` and so on.
+
+    Raises:
+        ConfigurationError: the system has no processes of this kind.
+        TypeError: an option is not known.
+        ValueError: an argument is out of its bounds.
+    """
+
+    def __init__(
+        self,
+        queue_name: str,
+        *,
+        processor: str | os.PathLike[str],
+        concurrency: int = 1,
+        timeout_ms: int = 30_000,
+        auto_restart: bool = True,
+        max_restarts: int = 10,
+        idle_recycle_ms: int = 30_000,
+        max_memory_mb: int | None = None,
+        **options: Any,
+    ) -> None:
+        self._path = os.path.abspath(processor)
+        self._timeout_s = timeout_ms / 1000
+        self._max_restarts = max_restarts if auto_restart else 0
+        self._recycle_s = idle_recycle_ms / 1000
+        self._worker = Worker(queue_name, self._process, concurrency=concurrency, **{**options, "autorun": False})
+        self._slots = Slots(self._path, concurrency, max_memory_mb)
+        self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix=f"bunqueue-{queue_name}-sandbox")
+        self._stopped = AEvent()
+        self._timer: Any = None
+
+    # -- life cycle ---------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to work in the background.
+
+        Raises:
+            FileNotFoundError: the processor's file is not there.
+        """
+        if not os.path.isfile(self._path):
+            raise FileNotFoundError(f"Processor file not visible after polling: {self._path}")
+        if self._timer is None and self._recycle_s > 0:
+            self._timer = aspawn("bunqueue-sandbox-timer", self._keep_time)
+        self._worker.start()
+
+    async def run(self, *, handle_signals: bool = True) -> None:
+        """Work until it is stopped, or the program is told to end; see :meth:`Worker.run`."""
+        self.start()
+        try:
+            await self._worker.run(handle_signals=handle_signals)
+        finally:
+            await self.stop(force=True)
+
+    async def wait_until_ready(self, timeout: float | None = 10.0) -> None:  # noqa: ASYNC109
+        """Wait until it is registered with the broker.
+
+        Raises:
+            TimeoutError: that took longer than ``timeout`` seconds.
+        """
+        await self._worker.wait_until_ready(timeout)
+
+    async def stop(self, force: bool = False) -> None:
+        """Stop: take no more jobs, wait for those that run (not with ``force``), end the processes. Idempotent."""
+        await self._worker.close(force=force)
+        self._stopped.set()
+        self._slots.end()
+        self._threads.shutdown(wait=False)
+
+    def is_running(self) -> bool:
+        """Whether it has begun and was not stopped."""
+        return self._worker.is_running()
+
+    def get_stats(self) -> dict[str, int]:
+        """``total``, ``busy`` and ``idle`` places for processes, ``recycled`` processes and ``restarts`` after crashes."""
+        return self._slots.stats()
+
+    def on(self, event: str, listener: Callable[..., Any]) -> SandboxedWorker:
+        """Call ``listener`` each time ``event`` happens. Returns this object."""
+        self._worker.on(event, listener)
+        return self
+
+    def once(self, event: str, listener: Callable[..., Any]) -> SandboxedWorker:
+        """Call ``listener`` the next time ``event`` happens. Returns this object."""
+        self._worker.once(event, listener)
+        return self
+
+    def off(self, event: str, listener: Callable[..., Any]) -> SandboxedWorker:
+        """Stop calling ``listener`` for ``event``. Returns this object."""
+        self._worker.off(event, listener)
+        return self
+
+    async def __aenter__(self) -> SandboxedWorker:
+        self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    # -- jobs ---------------------------------------------------------------------------------------------------------
+
+    async def _process(self, job: Job, context: ProcessorContext) -> Any:
+        slot = self._slots.take()
+        usable = answered = False
+        try:
+            result = await self._run(slot, job, context)
+            usable = answered = True
+            return result
+        except JobFailed:
+            usable = answered = True
+            raise
+        except Crashed as error:
+            slot.restarts += 1
+            usable = slot.restarts <= self._max_restarts
+            answered = True
+            self._worker.emit("error", error)
+            raise
+        except BunqueueError:
+            usable = answered = True
+            raise
+        finally:
+            if not answered:
+                slot.end()  # given up from outside
+                usable = True
+            self._left(self._slots.give_back(slot, usable))
+
+    def _left(self, slots: int) -> None:
+        """Take no more jobs at once than there are slots."""
+        if slots == 0:
+            self._worker.pause()
+            self._worker.emit("error", Crashed("every process has crashed too often; no more jobs are taken"))
+        elif slots < self._worker.concurrency:
+            self._worker.concurrency = slots
+
+    async def _run(self, slot: Slot, job: Job, context: ProcessorContext) -> Any:
+        view = {
+            "id": job.id,
+            "name": job.name,
+            "data": job.data,
+            "queue": job.queue,
+            "attempts": job.attempts,
+            "parentId": job.parent_id,
+        }
+        await abeside(self._threads, slot.begin, view, context.signal)
+        deadline = time.monotonic() + self._timeout_s if self._timeout_s > 0 else None
+        while True:
+            message = await abeside(self._threads, slot.receive, deadline, context.signal)
+            if message is None:
+                slot.end()
+                raise JobFailed(f"Job timed out after {round(self._timeout_s * 1000)}ms")
+            kind = message[0]
+            if kind == "result":
+                return message[1]
+            if kind == "failed":
+                raise JobFailed(message[1])
+            try:
+                if kind == "progress":
+                    await job.update_progress(message[1], message[2])
+                else:
+                    await job.log(message[1], message[2])
+            except BunqueueError as error:
+                self._worker.emit("error", error)
+
+    async def _keep_time(self) -> None:
+        """Recycle idle processes until it is stopped."""
+        while not await self._stopped.wait(self._recycle_s / 2):
+            await abeside(self._threads, self._slots.recycle, self._recycle_s)
