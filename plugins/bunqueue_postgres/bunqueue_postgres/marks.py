@@ -5,9 +5,9 @@ claim that began at the head of the queue would step over all of them each time.
 queue, the last job that it has claimed: what stands before it was claimed already.
 
 That is a hint with two exceptions, and both are bounded. A push that was not committed when the mark was made stands before it, so
-a mark keeps a distance of :data:`SLACK_MS` from the present. A job that goes back to an old place is known to the broker that put it
-there; other brokers find it with their next look behind their marks, every :data:`LOOK_S`, apart from the claims, which therefore
-never pay for it. Where it found something, one claim begins there.
+a mark keeps a distance of :data:`SLACK_MS` from the present. A job that goes back to an old place is known to the broker that put
+it there; other brokers find it with their next look behind their marks, every :data:`LOOK_S`, apart from the claims, which
+therefore never pay for it. Where it found something, one claim begins there.
 """
 
 from __future__ import annotations

@@ -250,7 +250,7 @@ class BrokerBase(Broker):
     async def lock(self, connection: Connection, keys: Iterable[str]) -> tuple[int, dict[str, Record]]:
         """Lock jobs; gives the time (0 if there are none) and their records by key, with what decisions about them need."""
         cursor = connection.cursor(binary=True)
-        await cursor.execute(self.queries.lock, (Int4(self.ns), arrays.texts(sorted(keys))))
+        await cursor.execute(self.queries.lock, (Int4(self.ns), arrays.texts(sorted(set(keys)))))
         records: dict[str, Record] = {}
         now = 0
         awaited: list[str] = []

@@ -1,7 +1,12 @@
--- Results of completed children, of removed ones too, with the queues of those that are kept. Index: primary keys (+ 0: not the one of completed jobs).
-SELECT j.id, q.name, j.result
-FROM bunqueue.jobs j JOIN bunqueue.queues q ON q.id = j.queue_id
-WHERE j.ns = $1::int4 AND j.id = ANY ($2::text[]) AND j.status + 0 = 4
+-- Results of completed children, of removed ones too, with the queues of those that are kept. Index: primary keys, one probe an id.
+SELECT j.id, j.name, j.result
+FROM unnest($2::text[]) AS i (id) CROSS JOIN LATERAL (
+    SELECT k.id, k.status, k.result, (SELECT q.name FROM bunqueue.queues q WHERE q.id = k.queue_id) AS name
+    FROM bunqueue.jobs k
+    WHERE k.ns = $1::int4 AND k.id = i.id
+    LIMIT 1
+) AS j
+WHERE j.status = 4
 UNION ALL
 SELECT p.id, NULL, p.result
 FROM bunqueue.proofs p

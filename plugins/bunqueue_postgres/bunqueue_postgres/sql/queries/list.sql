@@ -19,13 +19,21 @@ WITH queue AS MATERIALIZED (
     WHERE ($3::bool OR $4::bool OR $5::bool)
         AND CASE WHEN k.run_at > q.now THEN $5::bool WHEN k.priority > 0 THEN $4::bool ELSE $3::bool END
     UNION ALL
-    SELECT j.created_at, j.id FROM queue q JOIN bunqueue.jobs j ON j.queue_id = q.id AND j.status IN (1, 2) WHERE $6::bool
+    SELECT j.created_at, j.id FROM queue q CROSS JOIN LATERAL (
+        SELECT d.created_at, d.id FROM bunqueue.jobs d WHERE d.queue_id = q.id AND d.status IN (1, 2) OFFSET 0
+    ) AS j WHERE $6::bool
     UNION ALL
-    SELECT j.created_at, j.id FROM queue q JOIN bunqueue.jobs j ON j.queue_id = q.id AND j.status = 3 WHERE $7::bool
+    SELECT j.created_at, j.id FROM queue q CROSS JOIN LATERAL (
+        SELECT d.created_at, d.id FROM bunqueue.jobs d WHERE d.queue_id = q.id AND d.status = 3 OFFSET 0
+    ) AS j WHERE $7::bool
     UNION ALL
-    SELECT j.created_at, j.id FROM queue q JOIN bunqueue.jobs j ON j.queue_id = q.id AND j.status = 4 WHERE $8::bool
+    SELECT j.created_at, j.id FROM queue q CROSS JOIN LATERAL (
+        SELECT d.created_at, d.id FROM bunqueue.jobs d WHERE d.queue_id = q.id AND d.status = 4 OFFSET 0
+    ) AS j WHERE $8::bool
     UNION ALL
-    SELECT j.created_at, j.id FROM queue q JOIN bunqueue.jobs j ON j.queue_id = q.id AND j.status = 5 WHERE $9::bool
+    SELECT j.created_at, j.id FROM queue q CROSS JOIN LATERAL (
+        SELECT d.created_at, d.id FROM bunqueue.jobs d WHERE d.queue_id = q.id AND d.status = 5 OFFSET 0
+    ) AS j WHERE $9::bool
 )
 SELECT id
 FROM found

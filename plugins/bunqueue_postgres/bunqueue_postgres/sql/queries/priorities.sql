@@ -1,13 +1,12 @@
--- Queued jobs of queues by priority. Locks nothing. Index: jobs_fifo, jobs_lifo, jobs_group.
-SELECT name, priority, count(*)
-FROM (
-    SELECT q.name, j.priority FROM bunqueue.queues q JOIN bunqueue.jobs j ON j.queue_id = q.id
-    WHERE q.ns = $1::int4 AND q.name = ANY ($2::text[]) AND j.status = 0 AND j.group_id IS NULL AND NOT j.lifo
+-- Queued jobs of queues by priority. Locks nothing. Index: jobs_fifo, jobs_lifo, jobs_group, one range a queue.
+SELECT q.name, queued.priority, count(*)
+FROM bunqueue.queues q CROSS JOIN LATERAL (
+    SELECT j.priority FROM bunqueue.jobs j WHERE j.queue_id = q.id AND j.status = 0 AND j.group_id IS NULL AND NOT j.lifo
     UNION ALL
-    SELECT q.name, j.priority FROM bunqueue.queues q JOIN bunqueue.jobs j ON j.queue_id = q.id
-    WHERE q.ns = $1::int4 AND q.name = ANY ($2::text[]) AND j.status = 0 AND j.group_id IS NULL AND j.lifo
+    SELECT j.priority FROM bunqueue.jobs j WHERE j.queue_id = q.id AND j.status = 0 AND j.group_id IS NULL AND j.lifo
     UNION ALL
-    SELECT q.name, j.priority FROM bunqueue.queues q JOIN bunqueue.jobs j ON j.queue_id = q.id
-    WHERE q.ns = $1::int4 AND q.name = ANY ($2::text[]) AND j.status = 0 AND j.group_id IS NOT NULL
+    SELECT j.priority FROM bunqueue.jobs j WHERE j.queue_id = q.id AND j.status = 0 AND j.group_id IS NOT NULL
+    OFFSET 0
 ) AS queued
-GROUP BY name, priority
+WHERE q.ns = $1::int4 AND q.name = ANY ($2::text[])
+GROUP BY q.name, queued.priority

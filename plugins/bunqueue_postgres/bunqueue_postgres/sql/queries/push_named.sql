@@ -20,8 +20,9 @@ WITH clock AS MATERIALIZED (
     -- Ended generations that live jobs still need must not go.
     SELECT DISTINCT e.dependency_id AS id
     FROM input i JOIN bunqueue.edges e ON e.ns = $1::int4 AND e.dependency_id = i.id
-    WHERE EXISTS (SELECT FROM bunqueue.proofs p WHERE p.ns = $1::int4 AND p.id = i.id)
-        OR EXISTS (SELECT FROM bunqueue.jobs j WHERE j.ns = $1::int4 AND j.id = i.id AND j.status IN (4, 5))
+    -- OFFSET 0: one probe a row, never a table of all jobs.
+    WHERE EXISTS (SELECT FROM bunqueue.proofs p WHERE p.ns = $1::int4 AND p.id = i.id OFFSET 0)
+        OR EXISTS (SELECT FROM bunqueue.jobs j WHERE j.ns = $1::int4 AND j.id = i.id AND j.status IN (4, 5) OFFSET 0)
 ), inserted AS (
     INSERT INTO bunqueue.jobs (
         ns, id, queue_id, name, data, options, extra, priority, created_at, run_at, admitted_at, status, admitted_as, flags,

@@ -1,4 +1,5 @@
--- Status, priority and run_at of jobs, and the time. Locks nothing. Index: primary key.
+-- Status, priority and run_at of jobs, and the time. Locks nothing. Index: primary key, one probe an id.
 SELECT j.id, j.status, j.priority, j.run_at, bunqueue.now_ms()
-FROM bunqueue.jobs j
-WHERE j.ns = $1::int4 AND j.id = ANY ($2::text[])
+FROM unnest($2::text[]) AS i (id) CROSS JOIN LATERAL (
+    SELECT k.id, k.status, k.priority, k.run_at FROM bunqueue.jobs k WHERE k.ns = $1::int4 AND k.id = i.id LIMIT 1
+) AS j

@@ -14,7 +14,7 @@ WITH page AS MATERIALIZED (
         AND k.expires_at IS NOT DISTINCT FROM p.expires_at
         AND (p.expires_at <= (SELECT bunqueue.now_ms()) OR (
             NOT p.windowed
-            AND NOT EXISTS (SELECT FROM bunqueue.jobs j WHERE j.ns = $1::int4 AND j.id = p.job_id AND j.status < 4)
+            AND NOT EXISTS (SELECT FROM bunqueue.jobs j WHERE j.ns = $1::int4 AND j.id = p.job_id AND j.status < 4 OFFSET 0)
         ))
     RETURNING 1
 )
