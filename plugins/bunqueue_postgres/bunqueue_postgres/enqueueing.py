@@ -85,7 +85,12 @@ def enqueue_many(
     found = cursor.execute(_LOOK_UP, (namespace, queue)).fetchone()
     ns, queue_id = _numbers(found, namespace)
     if queue_id is None:
-        registered = cursor.execute(_QUERIES.register_queues, (Int4(ns), arrays.texts([queue]))).fetchall()
+        parameters = (Int4(ns), arrays.texts([queue]))
+        # Twice: a name that somebody else registered at the same moment is in neither half of the first answer.
+        registered = (
+            cursor.execute(_QUERIES.register_queues, parameters).fetchall()
+            or cursor.execute(_QUERIES.register_queues, parameters).fetchall()
+        )
         queue_id = registered[0][0]
     cursor.execute(batch.query, batch.parameters(ns, queue_id))
     batch.check(cursor.fetchall())
@@ -124,8 +129,12 @@ async def enqueue_many_async(
     await cursor.execute(_LOOK_UP, (namespace, queue))
     ns, queue_id = _numbers(await cursor.fetchone(), namespace)
     if queue_id is None:
-        await cursor.execute(_QUERIES.register_queues, (Int4(ns), arrays.texts([queue])))
-        queue_id = (await cursor.fetchall())[0][0]
+        parameters = (Int4(ns), arrays.texts([queue]))
+        registered: list[Any] = []
+        while not registered:  # as above
+            await cursor.execute(_QUERIES.register_queues, parameters)
+            registered = await cursor.fetchall()
+        queue_id = registered[0][0]
     await cursor.execute(batch.query, batch.parameters(ns, queue_id))
     batch.check(await cursor.fetchall())
     await cursor.execute(_NOTIFY, (f"bunqueue_{ns}",))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -83,3 +84,26 @@ async def test_what_cannot_hold_is_refused_by_name(broker: PostgresBroker, field
 async def test_a_namespace_without_brokers_is_refused(broker: PostgresBroker) -> None:
     with connect(broker) as connection, pytest.raises(ConfigurationError, match="nowhere"):
         enqueue(connection, "mail", "send", namespace="nowhere")
+
+
+async def test_a_queue_that_two_transactions_register_at_once(broker: PostgresBroker) -> None:
+    namespace = broker.settings.namespace
+
+    def second() -> str:
+        with connect(broker) as connection:
+            return enqueue(connection, "new", "two", namespace=namespace)
+
+    with connect(broker) as connection:
+        one = enqueue(connection, "new", "one", namespace=namespace)
+        waiting = asyncio.ensure_future(asyncio.to_thread(second))
+
+        async def waits() -> bool:
+            rows = connection.execute(
+                "SELECT FROM pg_locks WHERE NOT granted AND locktype = 'transactionid'"
+            ).fetchall()
+            return bool(rows)
+
+        async with asyncio.timeout(20):
+            while not await waits():  # noqa: ASYNC110 - the other connection's doing
+                await asyncio.sleep(0.01)
+    assert await broker.states([one, await waiting]) == ["waiting"] * 2

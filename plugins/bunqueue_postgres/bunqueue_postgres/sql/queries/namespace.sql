@@ -1,5 +1,5 @@
--- The namespace's number, registering it if it is new.
-WITH registered AS (
-    INSERT INTO bunqueue.namespaces (name) VALUES ($1::text) ON CONFLICT (name) DO NOTHING RETURNING id
-)
-SELECT id FROM registered UNION ALL SELECT id FROM bunqueue.namespaces WHERE name = $1::text
+-- The namespace's number, registering it if it is new. One row, also when another broker registers it at the same moment: its row,
+-- which no snapshot of this statement shows, is then taken by the conflict.
+INSERT INTO bunqueue.namespaces (name) VALUES ($1::text)
+ON CONFLICT (name) DO UPDATE SET name = excluded.name
+RETURNING id
