@@ -10,14 +10,16 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from multiprocessing.connection import Connection
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgpack
 
 from bunqueue_core.client._cancel_signal import CancelSignal
 from bunqueue_core.model.errors import ConfigurationError
 from bunqueue_core.model.payload import Packer
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
 
 #: How often a waiting slot looks whether its job was cancelled, seconds.
 _LOOK_S: Final = 0.1
@@ -85,6 +87,9 @@ class Slot:
             raise Crashed("Worker crashed") from None
 
     def _start(self) -> None:
+        # Imported when it is used: every program that imports a client would pay for it.
+        from multiprocessing.connection import Connection
+
         ours, theirs = socket.socketpair()
         with theirs:
             descriptor = theirs.fileno()
