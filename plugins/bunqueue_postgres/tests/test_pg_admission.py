@@ -238,6 +238,18 @@ async def test_a_policy_leaves_nobody_blocked(broker: PostgresBroker) -> None:
     assert not [event for event in heard if event.type == "blocked"]
 
 
+async def test_a_job_that_is_parked_goes_on_when_what_it_needs_has_completed_again(broker: PostgresBroker) -> None:
+    (needed,) = (await push(broker, spec())).ids
+    (waiter,) = (await push(broker, spec(depends_on=(needed,)), queue="p")).ids
+    await broker.ack([Ack(needed, (await take(broker)).token)])
+    delivery = await take(broker, "p")
+    assert await broker.retry_completed("q", needed) == 1
+    await broker.move_to_waiting_children(waiter, delivery.token)
+    assert await broker.states([waiter]) == ["waiting-children"]
+    await broker.ack([Ack(needed, (await take(broker)).token)])
+    assert await broker.states([waiter]) == ["waiting"]
+
+
 async def _blockers(broker: PostgresBroker, id: str) -> tuple[str, ...]:
     view = await broker.job(id)
     assert view is not None

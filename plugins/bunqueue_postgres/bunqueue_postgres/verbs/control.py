@@ -15,7 +15,7 @@ from bunqueue_postgres import arrays, transitions
 from bunqueue_postgres.changes import Changes
 from bunqueue_postgres.database import Connection
 from bunqueue_postgres.keys import is_whole, to_key, unescape
-from bunqueue_postgres.records import Record
+from bunqueue_postgres.records import WAITING, Record
 from bunqueue_postgres.verbs.base import STEP_ROWS, check_lease
 from bunqueue_postgres.verbs.logs import Logging
 from bunqueue_postgres.verbs.snapshots import Snapshotting
@@ -303,15 +303,28 @@ class Controlling(Logging, Snapshotting):
         return self.command(self._one, id, Conflict("Cannot move job from state 'unknown' to waiting"), decide)
 
     def move_to_waiting_children(self, id: str, token: str | None = None) -> Answer[None]:
-        error = NotFound("Job is not active")
+        return self.command(self._move_to_waiting_children, id, token)
 
-        def decide(record: Record, now: int) -> transitions.Outcome:
-            if record.job.location != Location.ACTIVE:
-                raise error
+    async def _move_to_waiting_children(self, id: str, token: str | None) -> None:
+        async def body(connection: Connection) -> Changes:
+            now, records = await self.lock(connection, [to_key(id)])
+            record = records.get(to_key(id))
+            if record is None or record.job.location != Location.ACTIVE:
+                raise NotFound("Job is not active")
             check_lease(record, token, now)
-            return transitions.parked(record.job, now, Location.PARKED)
+            location = Location.PARKED
+            if record.flags & WAITING:
+                # What it waited for may run again: then it goes on as soon as that has completed.
+                cursor = connection.cursor(binary=True)
+                await cursor.execute(self.queries.unmet, (Int4(self.ns), arrays.texts([record.key])))
+                if await cursor.fetchone() is not None:
+                    location = Location.GATED
+            changes = Changes(now, self.codec)
+            changes.add(record, transitions.parked(record.job, now, location))
+            await self.conclude(connection, changes)
+            return changes
 
-        return self.command(self._one, id, error, decide)
+        self.written(await self.commit(body))
 
     def change_priority(self, id: str, priority: int, lifo: bool | None = None) -> Answer[None]:
         return self.command(self._change_priority, id, priority, lifo)
