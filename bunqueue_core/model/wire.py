@@ -25,6 +25,9 @@ from bunqueue_core.model.requests import DlqEntry, Event, JobView
 #: Option sets whose encoding is kept, since most jobs share few of them; emptied when full.
 MAX_CACHED_OPTIONS: Final = 1024
 
+#: Beginnings of events, by type and queue, that are kept; emptied when full.
+MAX_CACHED_EVENTS: Final = 1024
+
 _EXACT_FLOAT: Final = 2**53
 _NIL: Final = b"\xc0"
 _TRUE: Final = b"\xc3"
@@ -47,6 +50,9 @@ _PRIORITY, _TIMELINE = _key("priority"), _key("timeline")
 _STATE, _RETURN_VALUE, _FAILED_REASON = _key("state"), _key("returnvalue"), _key("failedReason")
 _BLOCKED_BY = _key("blockedBy")
 _EVENT_HEAD: Final = b"\x82" + _key("type") + _key("event") + _key("event")
+
+_EVENT_TYPE, _JOB_ID, _EVENT_TIME = _key("eventType"), _key("jobId"), _key("timestamp")
+_EVENT_MEMBERS: Final = frozenset(("eventType", "queue", "jobId", "timestamp"))
 
 _CREATED_AT, _RUN_AT = _key("createdAt") + b"\xcb", _key("runAt") + b"\xcb"
 _LAST_HEARTBEAT, _STARTED_AT = _key("lastHeartbeat") + b"\xcb", _key("startedAt") + b"\xcb"
@@ -101,7 +107,7 @@ class ViewWithoutState(NamedTuple):
 class WireEncoder:
     """Encodes replies and events. Belongs to one thread at a time."""
 
-    __slots__ = ("_encoders", "_keys", "_last_event", "_last_event_bytes", "_options", "_pack", "_pack_any")
+    __slots__ = ("_encoders", "_events", "_keys", "_last_event", "_last_event_bytes", "_options", "_pack", "_pack_any")
 
     def __init__(self) -> None:
         # Strings that came with lone surrogates (a reqId) go back as they came.
@@ -110,6 +116,7 @@ class WireEncoder:
         ).pack
         self._pack_any = Packer().pack
         self._keys: dict[str, bytes] = {}
+        self._events: dict[tuple[str, str, int], bytes] = {}
         self._options: dict[int, tuple[JobOptions, bytes]] = {}
         self._last_event: Event | None = None
         self._last_event_bytes = b""
@@ -168,17 +175,36 @@ class WireEncoder:
         """Encode an event frame: ``{type: "event", event: {eventType, queue, jobId, timestamp, …}}``."""
         if event is self._last_event:  # every subscriber of a queue is told the same one
             return self._last_event_bytes
-        members: dict[str, Any] = {
-            "eventType": event.type,
-            "queue": event.queue,
-            "jobId": event.job_id,
-            "timestamp": event.timestamp,
-        }
-        if event.extra:
-            members.update(event.extra)
-        blob = _EVENT_HEAD + self._dict(members)
+        extra = event.extra
+        count = 4 if extra is None else 4 + len(extra)
+        if count > 15 or (extra is not None and not _EVENT_MEMBERS.isdisjoint(extra)):
+            members = {
+                "eventType": event.type,
+                "queue": event.queue,
+                "jobId": event.job_id,
+                "timestamp": event.timestamp,
+            }
+            blob = _EVENT_HEAD + self._dict({**members, **(extra or {})})
+        else:
+            start = self._events.get((event.type, event.queue, count)) or self._remember_event(event, count)
+            parts = [start, self._pack(event.job_id), _EVENT_TIME, self._integer(event.timestamp)]
+            if extra is not None:
+                keys = self._keys
+                for name, value in extra.items():
+                    parts += (keys.get(name) or self._remember_key(name), self.value(value))
+            blob = b"".join(parts)
         self._last_event, self._last_event_bytes = event, blob
         return blob
+
+    def _remember_event(self, event: Event, count: int) -> bytes:
+        """How an event of this type and queue begins, up to its job's id."""
+        pack = self._pack
+        members = b"".join((_EVENT_TYPE, pack(event.type), _QUEUE, pack(event.queue), _JOB_ID))
+        start = _EVENT_HEAD + bytes((0x80 | count,)) + members
+        if len(self._events) >= MAX_CACHED_EVENTS:
+            self._events.clear()
+        self._events[event.type, event.queue, count] = start
+        return start
 
     def value(self, value: Any) -> bytes:
         """Encode one value of a reply.

@@ -275,3 +275,19 @@ def test_events() -> None:
         "jobId": "",
         "timestamp": float(NOW),
     }
+
+
+def test_events_whose_fields_are_many_or_named_like_its_own() -> None:
+    encoder = WireEncoder()
+    many = {f"field{n}": n for n in range(20)}
+    own = {"eventType": "stalled", "queue": "mail", "jobId": "id-1", "timestamp": float(NOW)}
+    assert unpack(encoder.event(Event("stalled", "mail", "id-1", NOW, many)))["event"] == {**own, **many}
+    named = {"queue": "other", "data": None}
+    assert unpack(encoder.event(Event("stalled", "mail", "id-1", NOW, named)))["event"] == {**own, **named}
+
+
+def test_events_of_many_queues() -> None:
+    encoder = WireEncoder()
+    for n in [*range(2_000), 0, 1]:
+        told = unpack(encoder.event(Event("pushed", f"q{n}", str(n), NOW + n)))["event"]
+        assert (told["queue"], told["jobId"], told["timestamp"]) == (f"q{n}", str(n), NOW + n)
