@@ -77,20 +77,36 @@ MAX_HELD_EVENTS: Final = 100_000
 IDLE_MS: Final = 5_000
 
 
-class _Committed:
-    """A value that is known already and becomes the answer with the commit."""
+class _Committed(Answer[T]):
+    """An answer whose value is known already and is given with the commit."""
 
-    __slots__ = ("answer", "value")
+    __slots__ = ("_outcome",)
 
-    def __init__(self, answer: Answer[Any], value: Any) -> None:
-        self.answer = answer
-        self.value = value
+    def __init__(self, frame: LocalFrame, outcome: T) -> None:
+        super().__init__(frame)
+        self._outcome = outcome
 
     def settle_commit(self, error: BaseException | None) -> None:
         if error is None:
-            self.answer.settle(self.value)
+            self.settle(self._outcome)
         else:
-            self.answer.fail(error)
+            self.fail(error)
+
+
+class _Outcome:
+    """A value that becomes an answer, which has been waited for already, with the commit."""
+
+    __slots__ = ("_answer", "_value")
+
+    def __init__(self, answer: Answer[Any], value: Any) -> None:
+        self._answer = answer
+        self._value = value
+
+    def settle_commit(self, error: BaseException | None) -> None:
+        if error is None:
+            self._answer.settle(self._value)
+        else:
+            self._answer.fail(error)
 
 
 class Claim:
@@ -213,6 +229,7 @@ class LocalFrame(Broker):
         self._queue_wakes: dict[str, int] = {}  #: when something may become claimable by itself, epoch ms
         self._sequence = 0
         self._listeners: dict[int, tuple[str | None, Callable[[Event], None]]] = {}
+        self._told: tuple[tuple[str | None, Callable[[Event], None]], ...] = ()  #: the same, replaced when it changes
         self._watchers: dict[int, Callable[[str, Mapping[str, Any]], None]] = {}
         self._webhook_watchers: dict[int, Callable[[Sequence[Webhook]], None]] = {}
         self._driving: dict[int, threading.Event] = {}
@@ -372,8 +389,8 @@ class LocalFrame(Broker):
         buffer = self._buffer
         engine = self._engine
         if durable and buffer is not None:
-            answer: Answer[T] = Answer(self)
-            self._wait_for_commit(_Committed(answer, value), now)
+            answer = _Committed(self, value)
+            self._wait_for_commit(answer, now)
             return answer
         if engine.woken or engine.chores or engine.finished_waits:
             self._follow_up(now)
@@ -448,7 +465,7 @@ class LocalFrame(Broker):
             if isinstance(event, Notice):
                 self._tell_watchers(event)
                 continue
-            for queue, listener in list(self._listeners.values()):
+            for queue, listener in self._told:
                 if queue is None or queue == event.queue:
                     try:
                         listener(event)
@@ -807,7 +824,7 @@ class LocalFrame(Broker):
                 if self._buffer is None:
                     wait.answer.settle(value)
                 else:
-                    self._buffer.add_waiter(_Committed(wait.answer, value), now)
+                    self._buffer.add_waiter(_Outcome(wait.answer, value), now)
                     self._host.soon()
             engine.watched.pop(id, None)
 
@@ -926,11 +943,13 @@ class LocalFrame(Broker):
             self._sequence += 1
             key = self._sequence
             self._listeners[key] = (queue, listener)
+            self._told = tuple(self._listeners.values())
             self._engine.listening = True
 
         def unsubscribe() -> None:
             with self._lock:
                 self._listeners.pop(key, None)
+                self._told = tuple(self._listeners.values())
                 self._engine.listening = bool(self._listeners)
 
         return unsubscribe

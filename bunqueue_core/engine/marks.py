@@ -8,7 +8,7 @@ from typing import Any, Final
 from bunqueue_core.model.job import Job
 from bunqueue_core.model.payload import Packer
 from bunqueue_core.model.requests import DlqEntry
-from bunqueue_core.storage.changes import ChangeSet, QueueRow, ResultRow, Table, TableChange
+from bunqueue_core.storage.changes import ChangeSet, JobRow, MoveRow, QueueRow, ResultRow, Table, TableChange
 from bunqueue_core.storage.records import RowBuilder
 
 _CLEAN: Final = 0
@@ -128,6 +128,16 @@ class Marks:
         self.fresh += len(jobs)
         self.bytes += size
 
+    def admitted_one(self, job: Job) -> None:
+        """The same for one."""
+        if not self.enabled:
+            return
+        job.dirty = _PLAIN
+        self._jobs[job.id] = job
+        self.fresh += 1
+        if job.data is not None:
+            self.bytes += len(job.data)
+
     def moved(self, job: Job) -> None:
         """State, started_at, completed_at and timeline changed, nothing else."""
         if not self.enabled:
@@ -221,10 +231,9 @@ class Marks:
             raise
 
     def _drain(self) -> ChangeSet:
-        changes = ChangeSet()
         rows = self._rows
-        put = changes.put
-        moved = changes.moved
+        put: list[JobRow] = []
+        moved: list[MoveRow] = []
         put_plain = rows.put_plain
         for job in self._jobs.values():
             dirty = job.dirty
@@ -237,6 +246,7 @@ class Marks:
             elif dirty == _WHOLE:
                 put.append(rows.put(job))
                 job.stored = True
+        changes = ChangeSet([], [], put, moved, [], [], [], [], [], [])
         # Everything that can fail stands above this line, everything that forgets below it.
         if self._dlq_put:
             changes.dlq_put = [rows.dlq(id, entry) for id, entry in self._dlq_put.items()]

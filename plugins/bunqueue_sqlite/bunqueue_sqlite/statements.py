@@ -20,6 +20,7 @@ from bunqueue_core.storage.changes import (
     JOB_COLUMNS,
     PLAIN_COLUMNS,
     REST_COLUMNS,
+    REST_DEFAULTS,
     ChangeSet,
     JobRow,
     Table,
@@ -84,17 +85,19 @@ class Rows:
         if count:
             yield count
 
-    def bind(self, rows: Sequence[Sequence[Any]]) -> Iterator[Bound]:
+    def bind(self, rows: Sequence[Sequence[Any]]) -> list[Bound]:
         """Statements that cover ``rows``, every row's values in its order."""
         count = len(rows)
+        if count == 1:
+            return [(self.text(1), rows[0])]
         if count <= self._steps[-1]:
-            if count:
-                yield self.text(count), tuple(_flatten(rows))
-            return
+            return [(self.text(count), tuple(_flatten(rows)))] if count else []
+        bound: list[Bound] = []
         start = 0
         for size in self.sizes(count):
-            yield self.text(size), tuple(_flatten(rows[start : start + size]))
+            bound.append((self.text(size), tuple(_flatten(rows[start : start + size]))))
             start += size
+        return bound
 
     def bind_values(self, values: Sequence[Any]) -> Iterator[Bound]:
         """The same for rows of one value."""
@@ -110,6 +113,9 @@ def _marks(count: int) -> str:
 
 _REST_NAMES = tuple(name for name, _ in REST_COLUMNS)
 
+assert _REST_NAMES[-1] == "extended_options"
+_REST_BUT_LAST: Final = REST_DEFAULTS[:-1]
+
 # A plain row has nine values: the ninth, `rest`, is None, and so is the default of the ninth column. It saves slicing every row.
 assert REST_COLUMNS[0][1] is None
 _PLAIN_NINE = (*PLAIN_COLUMNS, _REST_NAMES[0])
@@ -117,6 +123,10 @@ _PLAIN_NINE = (*PLAIN_COLUMNS, _REST_NAMES[0])
 PUT_PLAIN: Final = Rows(
     f"INSERT OR REPLACE INTO jobs({','.join(_PLAIN_NINE)})VALUES", _marks(len(_PLAIN_NINE))
 )  #: rows of jobs whose ``rest`` is None
+
+PUT_EXTENDED: Final = Rows(
+    f"INSERT OR REPLACE INTO jobs({','.join(PLAIN_COLUMNS)},extended_options)VALUES", _marks(len(PLAIN_COLUMNS) + 1)
+)  #: rows of jobs whose ``rest`` has its last column only, as that of a durable job has
 
 PUT_FULL: Final = Rows(
     f"INSERT OR REPLACE INTO jobs({','.join(JOB_COLUMNS)})VALUES", _marks(len(JOB_COLUMNS)), exact=25
@@ -256,6 +266,18 @@ def _single(changes: ChangeSet, full: bool) -> Bound:
     return (_SINGLE_WIDE if full else _SINGLE_NARROW).text(len(values) // width), tuple(values)
 
 
+def _put_full(rows: Sequence[JobRow]) -> list[Bound]:
+    """Statements for rows whose ``rest`` is not all defaults; those of jobs that are only durable need few parameters."""
+    extended = [row for row in rows if row.rest is not None and row.rest[:-1] == _REST_BUT_LAST]
+    if not extended:
+        return PUT_FULL.bind([row[:-1] + (row.rest or ()) for row in rows])
+    statements = PUT_EXTENDED.bind([(*row[:-1], row.rest[-1]) for row in extended if row.rest is not None])
+    if len(extended) < len(rows):
+        short = {id(row) for row in extended}
+        statements += PUT_FULL.bind([row[:-1] + (row.rest or ()) for row in rows if id(row) not in short])
+    return statements
+
+
 # -- a change set -----------------------------------------------------------------------------------------------------
 
 
@@ -287,35 +309,43 @@ class Planner:
         if put:
             full = [row for row in put if row.rest is not None]
             if full:
-                plain = [row for row in put if row.rest is None]
-        kinds = (
-            (2 if changes.removed else 0)
-            + (1 if plain else 0)
-            + (1 if full else 0)
-            + (1 if changes.moved else 0)
-            + (1 if changes.results else 0)
-            + (1 if changes.dlq_removed else 0)
-            + (1 if changes.dlq_put else 0)
-        )
+                plain = [row for row in put if row.rest is None] if len(full) < len(put) else []
         rare = bool(changes.obliterated or changes.queues or changes.queues_removed or changes.tables)
-        if kinds > 1 and not rare:
-            most = SINGLE_ROWS if not contended else SINGLE_FULL_ROWS_CONTENDED if full else SINGLE_ROWS_CONTENDED
-            if changes.rows <= most:
-                return [_single(changes, bool(full))]
+        moves = bool(changes.moved or changes.removed or changes.results or changes.dlq_put or changes.dlq_removed)
+        if not rare and not moves and not (plain and full):
+            return _put_full(full) if full else PUT_PLAIN.bind(plain)
+        if not rare:
+            kinds = (
+                (2 if changes.removed else 0)
+                + (1 if plain else 0)
+                + (1 if full else 0)
+                + (1 if changes.moved else 0)
+                + (1 if changes.results else 0)
+                + (1 if changes.dlq_removed else 0)
+                + (1 if changes.dlq_put else 0)
+            )
+            if kinds > 1:
+                most = SINGLE_ROWS if not contended else SINGLE_FULL_ROWS_CONTENDED if full else SINGLE_ROWS_CONTENDED
+                if changes.rows <= most:
+                    return [_single(changes, bool(full))]
         statements: list[Bound] = []
         if changes.obliterated:
             statements += [(sql, (queue,)) for queue in changes.obliterated for sql in _OBLITERATE]
         if changes.removed:
             statements += REMOVE_JOB.bind_values(changes.removed)
             statements += REMOVE_RESULT.bind_values(changes.removed)
-        statements += PUT_PLAIN.bind(plain)
+        if plain:
+            statements += PUT_PLAIN.bind(plain)
         if full:
-            statements += PUT_FULL.bind([row[:-1] + (row.rest or ()) for row in full])
-        statements += MOVE.bind(changes.moved)
-        statements += PUT_RESULT.bind(changes.results)
+            statements += _put_full(full)
+        if changes.moved:
+            statements += MOVE.bind(changes.moved)
+        if changes.results:
+            statements += PUT_RESULT.bind(changes.results)
         if changes.dlq_removed:
             statements += REMOVE_DLQ.bind_values(changes.dlq_removed)
-        statements += PUT_DLQ.bind(changes.dlq_put)
+        if changes.dlq_put:
+            statements += PUT_DLQ.bind(changes.dlq_put)
         if rare:
             statements += self._change_table(TableChange(QUEUE_TABLE, put=list(changes.queues)))
             statements += self._change_table(

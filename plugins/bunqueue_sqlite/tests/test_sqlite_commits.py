@@ -175,6 +175,25 @@ def test_put_and_moved_and_removed_in_one_large_change_set(journal: SqliteJourna
     assert sum(map(len, journal.load_dlq(100))) == 30
 
 
+@pytest.mark.parametrize("counts", [(1, 0, 0), (0, 1, 0), (1, 1, 0), (1, 0, 1), (3, 2, 4), (250, 101, 30), (0, 120, 0)])
+def test_rows_of_every_form_stand_beside_each_other(journal: SqliteJournal, counts: tuple[int, int, int]) -> None:
+    forms: list[dict[str, Any]] = [{}, {"extended_options": b"\x80"}, {"ttl": 5, "extended_options": b"\x81\x01\x02"}]
+    rows = [
+        row(f"{form}-{n}", **columns)
+        for form, (columns, count) in enumerate(zip(forms, counts, strict=True))
+        for n in range(count)
+    ]
+    random.Random(7).shuffle(rows)
+    journal.commit(ChangeSet(put=rows))
+    stored = journal.read_jobs([put.id for put in rows])
+    assert {id: job.rest or REST_DEFAULTS for id, job in stored.items()} == {
+        put.id: put.rest or REST_DEFAULTS for put in rows
+    }
+    again = [put._replace(rest=None) for put in rows]  # what was stored in another column before is gone
+    journal.commit(ChangeSet(put=again))
+    assert all((job.rest or REST_DEFAULTS) == REST_DEFAULTS for job in journal.read_jobs(list(stored)).values())
+
+
 def test_an_obliterated_queue_goes_whole(journal: SqliteJournal) -> None:
     mine = [row(f"a{n}", state, "gone") for n, state in enumerate(STATES)]
     other = [row("b", "waiting", "stays")]
