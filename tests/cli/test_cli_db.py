@@ -50,7 +50,7 @@ def test_info_as_json(bunqueue: Call, db: Path, monkeypatch: pytest.MonkeyPatch)
     assert (found["ok"], found["path"], found["schemaVersion"], found["owner"]) == (True, str(db), 1, None)
     assert found["bytes"] == db.stat().st_size
     assert found["jobs"]["waiting"] == 57
-    assert {k: v for k, v in found["tables"][3].items() if k != "bytes"} == {"name": "dlq", "rows": 1}
+    assert {table["name"]: table["rows"] for table in found["tables"]}["dlq"] == 1
 
 
 def test_check_of_a_sound_database(bunqueue: Call, db: Path) -> None:
