@@ -78,6 +78,21 @@ class DependencyCases(Kit):
         h.complete(dependency)
         h.until_state(id, "waiting")
 
+    @rule("S-322")
+    @pytest.mark.parametrize("parked", [False, True])
+    def test_what_was_met_stays_met_when_a_job_waits_again(self, h: Harness, parked: bool) -> None:
+        first = h.taken("d")
+        (id,) = h.push("q", job(depends_on=(first.job.id,)))
+        h.complete(first)
+        h.until_state(id, "waiting")
+        h.call("clean", "d", 0, "completed", 10)  # a driver may keep what a live job once waited for
+        if parked:
+            h.call("move_to_waiting_children", id, h.take().token)
+        h.push("d", job(parent_id=id, parent_queue="q"))
+        h.until_state(id, "waiting-children")
+        h.complete(h.take("d"))
+        h.until_state(id, "waiting")
+
     @rule("S-323")
     def test_an_unknown_dependency_is_refused(self, h: Harness) -> None:
         text = "Dependency job not found: never-existed"
