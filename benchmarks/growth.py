@@ -7,8 +7,8 @@ small one is that of ``--jobs 1000``. Both are SQLite files, used first through 
 then through a server. What counts is the processor time of the process that has the broker; the least of all rounds is taken, since
 whatever else runs on the machine can only add to it. What both need while nobody asks them for anything is measured, too.
 
-The queue of many priorities is not served in the order of its adding: its rows lie scattered over the pages of the file, which costs
-SQLite more; the engine it costs nothing.
+The queue of many priorities is not served in the order of its adding: its rows lie scattered over the pages of the file, which
+costs SQLite more; the engine it costs nothing.
 """
 
 from __future__ import annotations
