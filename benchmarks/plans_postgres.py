@@ -33,7 +33,7 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 #: Statements that are prepared, by the names of their files.
 STATEMENTS: Final = (
     *("push", "claim", "ack", "renew", "lock", "rewrite", "expired", "next_expiry"),
-    *("probe", "states", "feed", "hold_queue", "active", "beat"),
+    *("probe", "behind", "states", "feed", "hold_queue", "active", "beat"),
 )
 
 #: Jobs a call of the gathered measurements.
@@ -181,6 +181,11 @@ class Backlog:
         yield "when the next lease ends (`next_expiry`)", "EXECUTE next_expiry(1)"
         floor = -(2**63) if mark is None else mark[0]
         yield "look for work of waiting pulls (`probe`)", f"EXECUTE probe(1, ARRAY['q'], ARRAY['{floor}'::int8])"
+        place = (floor, "") if mark is None else mark
+        yield (
+            "look behind the low-water mark (`behind`)",
+            f"EXECUTE behind(ARRAY[1], ARRAY[0], ARRAY['{place[0]}'::int8], ARRAY['{place[1]}'])",
+        )
         yield f"states of {BATCH} jobs (`states`)", f"EXECUTE states(1, {self.sample(BATCH)})"
         yield "read new events (`feed`)", f"EXECUTE feed(1, '{self.snapshot()}', '{{}}', NULL)"
         yield "hold a limited queue (`hold_queue`)", "EXECUTE hold_queue(1)"
@@ -264,12 +269,13 @@ _REASONS: Final = """
 What a statement costs follows from the jobs that it is about, not from the size of the backlog:
 
 - Every index is partial, on the state that it serves, and each statement reads one range of one of them.
-- Brokers remember where their last claim began (the low-water mark), and go on from there, so that the remains of what was
-  claimed before are not even met. Every 2 s one claim looks from the head, for what may have come in before the mark.
-- That look costs {look} in the third state. The first claim that meets index entries of dead rows which nobody
-  can see any more marks them as dead, once ({first} here); later ones pass them by without looking at rows.
-- While a transaction is open that may still see those rows, they cannot be marked; the look costs {seen} then,
-  and so do the two looks at leases. No other statement is touched: they go by keys, or by ranges without remains.
+- Brokers remember the last job that they claimed (the low-water mark), and go on from there, so that the remains of what was
+  claimed before are not even met. Apart from the claims, they look every 2 s whether something came in behind the mark.
+- The first look that meets index entries of dead rows which nobody can see any more marks them as dead, once ({first}
+  here, as a claim from the head of the queue; {look} the next); later ones pass them by without looking at rows.
+- While a transaction is open that may still see those rows, they cannot be marked: looks behind the mark and at leases that have
+  ended step over them (a claim from the head took {seen}). When a look takes long the next one comes later, so
+  that looks take a twentieth of the time at most. No other statement is touched: they go by keys, or by ranges without remains.
 
 Vacuum then removes the rows; see [vacuum](postgres-operations.md#vacuum).
 
