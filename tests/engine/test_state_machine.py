@@ -983,7 +983,9 @@ class Driver:
         self.journal = self.journal.image()
         self.clock.advance(self.choose(0, 0, 3_000, 60_000))
         self.model.crash(self.now)
-        if self.one_in(4):
+        # Which letter is the oldest beyond a bound may depend on which of two starts looks first.
+        unbounded = all(queue.max_letters > MANY_JOBS for queue in self.model.queues.values())
+        if self.one_in(4) and unbounded:
             journal = CrashingJournal()
             journal.__dict__.update({**self.journal.__dict__, "after_first": None})
             self.journal = journal
