@@ -15,7 +15,7 @@ from typing import Any, Final
 import psycopg
 from psycopg import AsyncConnection
 from psycopg.adapt import PyFormat, Transformer
-from psycopg.errors import error_from_result
+from psycopg.errors import InvalidSqlStatementName, error_from_result
 from psycopg.pq import ExecStatus, Format
 from psycopg.pq.abc import PGconn, PGresult
 
@@ -33,7 +33,7 @@ class Wire:
     A task that is cancelled meanwhile leaves the connection in the middle of a statement; its pool closes it then.
     """
 
-    __slots__ = ("_names", "_pgconn", "_transformer")
+    __slots__ = ("_count", "_names", "_pgconn", "_transformer")
 
     def __init__(self, connection: AsyncConnection[Any]) -> None:
         self._pgconn: PGconn = connection.pgconn
@@ -41,6 +41,7 @@ class Wire:
         self._transformer = Transformer(connection.adapters)
         #: names of what is prepared, by text and types of parameters
         self._names: dict[tuple[bytes, tuple[int, ...]], bytes] = {}
+        self._count = 0  #: names given so far; none is given twice
 
     async def run(self, statements: Sequence[Statement]) -> list[Rows | psycopg.Error]:
         """Run statements, each in a transaction of its own, in order; gives the rows or the error of each.
@@ -48,6 +49,16 @@ class Wire:
         Raises:
             psycopg.Error: the connection broke, or a value cannot be sent.
         """
+        outcomes = await self._run(statements)
+        lost = [n for n, outcome in enumerate(outcomes) if isinstance(outcome, InvalidSqlStatementName)]
+        if lost:
+            # After a rollback psycopg's cursors drop all that is prepared, ours too. Nothing of these was run.
+            self._names.clear()
+            for n, outcome in zip(lost, await self._run([statements[n] for n in lost]), strict=True):
+                outcomes[n] = outcome
+        return outcomes
+
+    async def _run(self, statements: Sequence[Statement]) -> list[Rows | psycopg.Error]:
         pgconn = self._pgconn
         transformer = self._transformer
         calls = []
@@ -71,7 +82,8 @@ class Wire:
         return [self._read(result) for result in results]
 
     async def _prepare(self, query: bytes, types: tuple[int, ...]) -> bytes:
-        name = b"bunqueue_%d" % len(self._names)
+        name = b"bunqueue_%d" % self._count
+        self._count += 1
         self._pgconn.send_prepare(name, query, types)
         for result in await self._results(0):
             if result.status not in _DONE:

@@ -326,3 +326,14 @@ async def test_events_of_completions_carry_results_of_kept_and_removed_jobs(star
     assert extras[ids[0]]["data"] == b"\x01"
     assert extras[ids[1]]["data"] == b"\x02"
     assert extras[ids[2]] is None
+
+
+async def test_a_refusal_spoils_no_later_statement(start: Any) -> None:
+    broker = await start(pool_size=2)
+    for round in range(6):
+        await push(broker)
+        with pytest.raises(CommandError, match="Dependency job not found"):
+            await push(broker, depends_on=("never",))  # its transaction is rolled back
+        (delivery,) = await pull(broker)
+        assert (await broker.ack([Ack(delivery.job.id, delivery.token)])).errors == {}
+        assert (await broker.counts("q")).completed == round + 1
