@@ -12,7 +12,7 @@ import functools
 import queue
 import threading
 from collections.abc import Callable, Coroutine
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from bunqueue_core.answer import Answer
 
@@ -62,6 +62,10 @@ class Event(threading.Event):
         return super().wait(seconds)
 
 
+#: How long a wait in the main thread may keep a signal's handler waiting, seconds.
+_LOOK_S: Final = 0.5
+
+
 class AInbox(Generic[T]):
     """A queue that any thread fills and one task empties."""
 
@@ -91,7 +95,12 @@ class Inbox(Generic[T]):
 
     def get(self) -> T:
         """Wait for the next item."""
-        return self._queue.get()
+        while True:
+            try:
+                return self._queue.get(timeout=_LOOK_S)
+            except queue.Empty:
+                # A signal that came just before the wait began has not ended it: its handler runs now.
+                continue
 
 
 def asettled(answer: Answer[T]) -> Answer[T]:

@@ -190,13 +190,13 @@ class Worker(WorkerLoop):
             BunqueueError: the broker refuses pulls or the token for good, or cannot be opened, and nobody listens to ``error``.
             SystemExit: a second signal came; the code is 128 and its number.
         """
-        self.start()
         news: Inbox[int] = Inbox()
-        self.once("closed", lambda: news.put(0))
-        if self._closed.is_set():
-            news.put(0)
         stopping = False
         with StopSignals(news.put, handle_signals):
+            self.start()
+            self.once("closed", lambda: news.put(0))
+            if self._closed.is_set():
+                news.put(0)
             while number := news.get():
                 if stopping:
                     self.close(force=True)

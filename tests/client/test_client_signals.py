@@ -26,7 +26,7 @@ def process(job):
 
 queue = Queue("q", embedded=True)
 queue.add("job")
-worker = Worker("q", process, embedded=True, concurrency=2)
+worker = Worker("q", process, embedded=True, concurrency=2, autorun=False)
 worker.run()
 print("completed", queue.get_job_counts()["completed"])
 """
@@ -43,7 +43,7 @@ async def process(job):
 async def main():
     queue = Queue("q", embedded=True)
     await queue.add("job")
-    worker = Worker("q", process, embedded=True)
+    worker = Worker("q", process, embedded=True, autorun=False)
     await worker.run()
     print("completed", (await queue.get_job_counts())["completed"])
 
