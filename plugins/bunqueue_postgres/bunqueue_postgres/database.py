@@ -44,13 +44,15 @@ RETRY_PAUSE_S: Final = 0.05
 #: planning costs more than running. The statements are written so that there is one sensible plan (their headers name the index).
 #: That it is taken while the tables are still small, too, and so is right when they have grown, is what the refusals are for: no
 #: whole table is read, and joins go row by row through an index from the few rows at hand.
+#: Before PostgreSQL 18 a refused way that is the only one (through a small table, say) counts as immensely expensive, and so worth
+#: seconds of compilation: hence no JIT.
 #: A pooler between shows in a process that is not the one it gave out. Its sessions are shared with others: they stay as they are.
 _CONFIGURE: Final = (
     "SELECT CASE WHEN pg_backend_pid() = $4::int4 THEN concat("
     "set_config('statement_timeout', $1, false), set_config('lock_timeout', $2, false), "
     "set_config('idle_in_transaction_session_timeout', $3, false), set_config('plan_cache_mode', 'force_generic_plan', false), "
     "set_config('enable_seqscan', 'off', false), set_config('enable_hashjoin', 'off', false), "
-    "set_config('enable_mergejoin', 'off', false)) END"
+    "set_config('enable_mergejoin', 'off', false), set_config('jit', 'off', false)) END"
 )
 
 Connection = AsyncConnection[Any]
