@@ -295,6 +295,7 @@ class DependencyRules(EngineBase):
             parent is None
             or parent.location != Location.GATED
             or child_id not in parent.depends_on
+            or child_id in self.dropped.get(parent.id, ())  # it goes on without that one already
             or child.location not in (Location.READY, Location.GATED, Location.PARKED, Location.ACTIVE)
         ):
             return False
