@@ -31,6 +31,9 @@ UNHURRIED_S: Final = 0.025
 #: Seconds between attempts to listen again.
 LISTEN_RETRY_S: Final = 0.5
 
+#: Seconds between looks at a listening connection that says nothing.
+LISTEN_LOOK_S: Final = 2.0
+
 #: Seconds between rounds of maintenance that no deadline drives.
 MAINTENANCE_S: Final = 60.0
 
@@ -245,17 +248,24 @@ class Coordinator:
         )
         if rows:
             self.brokers = rows[0][0]
+            # A statement of the session before may have been answered after this one had begun.
+            self._valid()
             return
         # The row is gone or another's: this process was silent for too long. Under a new session it may begin again, unless a
         # successor lives under its name.
         ended, self.session = self.session, uuid.uuid4()
         if await self._register():
             await self._database.run(self._queries.rename_session, (Int4(self._ns), ended, self.session))
-            self._fenced = False
-            self._broker.problem("session", None)
+            self._valid()
             self._broker.log("warn", "PostgreSQL broker session was lost and begun anew", broker=self._broker.broker_id)
         else:
             self.fenced()
+
+    def _valid(self) -> None:
+        """This session is the registered one."""
+        if self._fenced:
+            self._fenced = False
+            self._broker.problem("session", None)
 
     def fenced(self) -> None:
         """This session is not the registered one any more."""
@@ -401,7 +411,9 @@ class Coordinator:
         loop.add_reader(descriptor, readable)
         try:
             waits = [loop.create_task(event.wait()) for event in (over, self._stopping)]
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            # uvloop tells nobody of a connection that was reset: only a read finds out.
+            while not (await asyncio.wait(waits, timeout=LISTEN_LOOK_S, return_when=asyncio.FIRST_COMPLETED))[0]:
+                readable()
             for wait in waits:
                 wait.cancel()
             await asyncio.wait(waits)

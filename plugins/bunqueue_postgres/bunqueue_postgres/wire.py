@@ -16,13 +16,16 @@ import psycopg
 from psycopg import AsyncConnection
 from psycopg.adapt import PyFormat, Transformer
 from psycopg.errors import InvalidSqlStatementName, error_from_result
-from psycopg.pq import ExecStatus, Format
+from psycopg.pq import DiagnosticField, ExecStatus, Format
 from psycopg.pq.abc import PGconn, PGresult
 
 #: A statement and its positional parameters.
 Statement = tuple[bytes, Sequence[Any]]
 
 Rows = list[tuple[Any, ...]]
+
+#: Seconds between looks at a connection that says nothing: uvloop tells nobody of one that was reset, and only a read finds out.
+_LOOK_S: Final = 0.5
 
 _DONE: Final = (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK)
 
@@ -108,6 +111,12 @@ class Wire:
         results: list[PGresult] = []
         left = syncs
         ended = False  #: the last that came was the end of a statement
+        timer: asyncio.TimerHandle | None = None
+
+        def look() -> None:
+            nonlocal timer
+            timer = loop.call_later(_LOOK_S, look)
+            receive()
 
         def receive() -> None:
             nonlocal left, ended
@@ -123,6 +132,8 @@ class Wire:
                     ended = False
                     if result.status != ExecStatus.PIPELINE_SYNC:
                         results.append(result)
+                        if result.status == ExecStatus.FATAL_ERROR and _ends_session(result):
+                            break
                         continue
                     left -= 1
                     if not left:
@@ -136,6 +147,8 @@ class Wire:
 
         def stop(error: Exception | None) -> None:
             # At once: libpq closes a broken connection's socket, whose number may then be another's.
+            if timer is not None:
+                timer.cancel()
             loop.remove_reader(descriptor)
             if writing:
                 loop.remove_writer(descriptor)
@@ -156,6 +169,7 @@ class Wire:
         descriptor = pgconn.socket
         writing = pgconn.flush() != 0
         loop.add_reader(descriptor, receive)
+        timer = loop.call_later(_LOOK_S, look)
         if writing:
             loop.add_writer(descriptor, send)
         try:
@@ -167,6 +181,11 @@ class Wire:
         if len(results) < max(1, syncs) or left:
             raise _read_error(results[-1]) if results else psycopg.OperationalError("the connection is lost")
         return results
+
+
+def _ends_session(result: PGresult) -> bool:
+    """Whether an error is the last that a connection says: no end of the statement follows."""
+    return result.error_field(DiagnosticField.SEVERITY_NONLOCALIZED) in (b"FATAL", b"PANIC")
 
 
 def _read_error(result: PGresult) -> psycopg.Error:

@@ -46,13 +46,13 @@ Desk = tuple[PostgresBroker, Watcher, Watcher]
 
 @pytest.fixture
 async def desk(open_broker: OpenBroker) -> AsyncIterator[Desk]:
-    """A broker, somebody who watches it, and somebody who watches another one of its namespace, heard of by the first."""
+    """A broker, somebody who watches it, and somebody who watches another one of its namespace; both brokers know of both."""
     one, other = open_broker(broker_id="one"), open_broker(broker_id="other")
     await one.start()
     await other.start()
     here, there = Watcher(one), Watcher(other)
     async with asyncio.timeout(20):
-        while not one.notices._watched_until or one.coordinator.brokers < 2:  # noqa: ASYNC110
+        while not all(each.notices._watched_until and each.coordinator.brokers > 1 for each in (one, other)):  # noqa: ASYNC110
             await asyncio.sleep(0.02)
     yield one, here, there
     here.end()

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import socket
+import struct
 from collections.abc import AsyncIterator, Callable
+from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
 import psycopg
@@ -102,3 +105,41 @@ async def test_a_connection_that_breaks_fails_its_statements(database: Database,
     async with asyncio.timeout(15):
         await database.returned(15)
     assert await database.run(b"SELECT 1", ()) == [(1,)]
+
+
+def test_a_connection_that_is_reset_without_a_word_fails_its_statements_on_uvloop(postgres: PostgresServer) -> None:
+    uvloop = pytest.importorskip("uvloop")
+    target = urlsplit(postgres.dsn)
+
+    async def use() -> None:
+        served: list[asyncio.Task[None] | None] = []
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            served.append(asyncio.current_task())
+            there, back = await asyncio.open_connection(target.hostname, target.port)
+
+            async def answers() -> None:
+                while data := await there.read(65_536):
+                    writer.write(data)
+
+            answering = asyncio.create_task(answers())
+            while b"pg_sleep" not in (data := await reader.read(65_536)):
+                back.write(data)
+            # Closing with nothing to linger for resets a connection.
+            writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            writer.transport.abort()
+            back.transport.abort()
+            await asyncio.gather(answering, return_exceptions=True)
+
+        async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+            port = server.sockets[0].getsockname()[1]
+            url = target._replace(netloc=f"{target.netloc.rpartition(':')[0]}:{port}").geturl()
+            connection = await psycopg.AsyncConnection.connect(url, autocommit=True)
+            async with asyncio.timeout(20):
+                with pytest.raises(psycopg.OperationalError):
+                    await Wire(connection).run(((b"SELECT pg_sleep(59)", ()),))
+            await connection.close()
+            await asyncio.gather(*[task for task in served if task is not None])
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(use())
