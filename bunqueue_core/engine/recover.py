@@ -128,9 +128,13 @@ class Recovering(Retaining):
             if unmet and not released:
                 self.gate(queue, job, unmet)
                 return False
-            if released:
-                job.run_at = min(job.run_at, now)
             self.marks.changed(job)
+            if released:
+                # As when a policy starts it while the broker runs: behind its peers, not at the place of its row among them.
+                job.run_at = now
+                job.location = Location.READY
+                queue.insert(job, now)
+                return False
         job.location = Location.READY
         if job.run_at <= now and job.group_id is None and job.options.ttl_ms is None and not job.options.lifo:
             return True

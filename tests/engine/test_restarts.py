@@ -82,3 +82,32 @@ def test_a_dependency_that_was_met_stays_met(gone: str, how: str) -> None:
     bench.crash()
     bench.complete(bench.take("children"))
     assert bench.state(parent) == "waiting"
+
+
+def test_a_parent_that_a_start_releases_goes_behind_those_who_waited_before() -> None:
+    """A policy starts a parent at the time when it takes effect, at a start of the broker, too: not where its old row stood."""
+    clock, journal = SettableClock(), DictJournal()
+    broker = opened(journal, clock)
+    once = {"max_attempts": 1}
+    first = FlowJob("a", "q", JobSpec("n", None, JobOptions(**once, fail_parent_on_failure=True), parent_id="parent"))
+    second = FlowJob(
+        "b", "q", JobSpec("n", None, JobOptions(**once, ignore_dependency_on_failure=True), parent_id="parent")
+    )
+    parent = FlowJob("parent", "p", JobSpec("n", None, depends_on=("a", "b"), children_ids=("a", "b")))
+    broker.push_flow([first, second, parent]).result(5)
+    broker.pull(PullRequest("q", 2)).result(5)
+    broker.fail([Failure("a")]).result(5)
+    assert broker.retry_dead_letters("p").result(5) == 1
+    broker.fail([Failure("b")]).result(5)
+    assert broker.retry_dead_letters("q", "a").result(5) == 1
+    broker.pull(PullRequest("q")).result(5)
+    broker.ack([Ack("a")]).result(5)
+    (delivery,) = broker.pull(PullRequest("p", owner="w")).result(5)
+    clock.advance(1_000)
+    (before,) = broker.push("p", [JobSpec("n", None)]).result(5).ids
+    clock.advance(1_000)
+    broker.move_to_waiting_children("parent", delivery.token).result(5)
+    assert broker.states(["parent"]).result(5) == ["waiting-children"]
+    broker.flush()
+    again = opened(journal.image(), clock)
+    assert [found.job.id for found in again.pull(PullRequest("p", 2)).result(5)] == [before, "parent"]
