@@ -52,6 +52,8 @@ class Slot:
         self._max_memory_mb = max_memory_mb
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
+        self._guard = threading.Lock()  #: of the process: a worker may stop while a thread of it starts one
+        self._over = False
         self.restarts = 0
         self.idle_since = time.monotonic()
 
@@ -79,9 +81,11 @@ class Slot:
                 raise ConfigurationError(
                     f"processor: {first[1] if first is not None else 'the file takes too long to load'}"
                 )
-        assert self._connection is not None
+        connection = self._connection
+        if connection is None:
+            raise Crashed("Worker crashed")
         try:
-            self._connection.send_bytes(frame)
+            connection.send_bytes(frame)
         except OSError:
             self.end()
             raise Crashed("Worker crashed") from None
@@ -91,7 +95,9 @@ class Slot:
         from multiprocessing.connection import Connection
 
         ours, theirs = socket.socketpair()
-        with theirs:
+        with ours, theirs, self._guard:
+            if self._over:
+                raise Crashed("the worker has stopped")
             descriptor = theirs.fileno()
             command = [sys.executable, "-m", "bunqueue_core.client._sandbox_child", str(descriptor), self._path]
             limit = self._max_memory_mb
@@ -102,7 +108,7 @@ class Slot:
                 start_new_session=True,  # Ctrl-C is the worker's to hear
                 preexec_fn=None if limit is None else _limiting(limit),
             )
-        self._connection = Connection(ours.detach())
+            self._connection = Connection(ours.detach())
 
     def receive(self, deadline: float | None, signal: CancelSignal) -> list[Any] | None:
         """The next message of the process; None when the time is up.
@@ -116,7 +122,8 @@ class Slot:
             JobFailed: the job was cancelled.
         """
         connection = self._connection
-        assert connection is not None
+        if connection is None:
+            raise Crashed("Worker crashed")
         try:
             while True:
                 left = _LOOK_S if deadline is None else min(_LOOK_S, deadline - time.monotonic())
@@ -134,25 +141,33 @@ class Slot:
 
     def end(self) -> None:
         """End the process at once, whatever it does."""
-        process, self._process = self._process, None
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.close()
+        process = self._leave()
         if process is not None:
             process.kill()
             process.wait()
 
     def retire(self) -> None:
         """End a process that has nothing to do: it may clean up after itself."""
-        process, self._process = self._process, None
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.close()
+        process = self._leave()
         if process is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(_END_S)
             process.kill()
             process.wait()
+
+    def forbid(self) -> None:
+        """Start no process any more."""
+        with self._guard:
+            self._over = True
+
+    def _leave(self) -> subprocess.Popen[bytes] | None:
+        """Close the connection to the process, which ends one that is idle; gives the process, if there is one."""
+        with self._guard:
+            process, self._process = self._process, None
+            connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+        return process
 
 
 class Slots:
@@ -220,6 +235,8 @@ class Slots:
         """End every process: those that are idle in order, those that run at once."""
         with self._mutex:
             free, busy = list(self._free), list(self._busy)
+        for slot in (*free, *busy):
+            slot.forbid()
         for slot in free:
             slot.retire()
         for slot in busy:
