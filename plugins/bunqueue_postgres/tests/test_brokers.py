@@ -10,6 +10,7 @@ import psycopg
 import pytest
 from bunqueue_postgres.broker import PostgresBroker
 from bunqueue_postgres.testing import PostgresServer
+from pg_waiting import until
 
 from bunqueue_core.model.errors import (
     BackendBusy,
@@ -47,13 +48,6 @@ async def push(broker: PostgresBroker, count: int = 1, queue: str = "q", **setti
 
 async def pull(broker: PostgresBroker, count: int = 1, queue: str = "q", **settings: Any) -> list[Delivery]:
     return await broker.pull(PullRequest(queue, count, "w", **settings))
-
-
-async def until(condition: Callable[[], Any], patience_s: float = 15.0) -> None:
-    """Wait until ``condition()`` (awaited) is true."""
-    async with asyncio.timeout(patience_s):
-        while not await condition():  # noqa: ASYNC110 - what it waits for is another process's or the database's doing
-            await asyncio.sleep(0.02)
 
 
 async def test_a_live_name_cannot_be_taken(start: Any) -> None:
