@@ -97,6 +97,12 @@ class Changes:
         keys.append(key)
         extras.append(None)
 
+    def notice_queue(self, queue_id: int, type: str) -> None:
+        """Announce an event of a queue itself, once however often it is said."""
+        if not self._notices:
+            self._notices.append({})
+        self._notices[0].setdefault((queue_id, type), ([], []))
+
     def notice_blocked(self, queue_id: int, waiter: str, blocker: Record | str) -> None:
         """Announce that a job waits for one that cannot complete by itself."""
         ended = blocker if isinstance(blocker, Record) else self._ended(blocker)

@@ -32,6 +32,13 @@ SHARED_READER: Final = "share"
 #: broker's own work asks for in the meantime sees that too.
 UNASKED_LOOK_S: Final = 0.02
 
+#: Events of a queue whose dead letters, or completions, went because of their number or age.
+DLQ_PRUNED: Final = "queue-dlq-pruned"
+COMPLETIONS_PRUNED: Final = "queue-completions-pruned"
+
+#: Events that are between brokers, for whoever keeps a copy of what is in the queue: no listener is told of them.
+AMONG_BROKERS: Final = frozenset({DLQ_PRUNED, COMPLETIONS_PRUNED})
+
 Listener = Callable[[Event], None]
 
 
@@ -280,6 +287,8 @@ class Feed:
     def _events(row: tuple[Any, ...]) -> Iterator[Event]:
         """The events of a row of the outbox."""
         _, _, type, queue, at, keys, blob, skipped, results = row
+        if type in AMONG_BROKERS:
+            return
         if not keys:
             extras = read_extras(blob, skipped)[skipped:]
             yield Event(type, queue, "", at, extras[0] if extras else None)

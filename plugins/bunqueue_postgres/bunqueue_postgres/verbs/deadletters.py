@@ -20,6 +20,7 @@ from bunqueue_core.model.requests import (
 from bunqueue_postgres import arrays, transitions
 from bunqueue_postgres.changes import Changes
 from bunqueue_postgres.database import Connection
+from bunqueue_postgres.events import COMPLETIONS_PRUNED, DLQ_PRUNED
 from bunqueue_postgres.keys import to_key
 from bunqueue_postgres.records import (
     Record,
@@ -194,6 +195,7 @@ class DeadLettering(Snapshotting):
                         needed.append(record.key)
                     else:
                         changes.erase(record)
+                        changes.notice_queue(record.queue_id, COMPLETIONS_PRUNED)
                     continue
                 entry = record.dead_letter()
                 if record.key_owner is not None:
@@ -205,6 +207,7 @@ class DeadLettering(Snapshotting):
                     else:
                         expired[record.job.queue] += 1
                         changes.erase(record)
+                        changes.notice_queue(record.queue_id, DLQ_PRUNED)
                 elif record.dlq.auto_retry and retriable(entry, record.dlq, now):
                     again[record.job.queue] += 1
                     changes.add(record, transitions.auto_retried(record.job, now, entry, record.dlq))

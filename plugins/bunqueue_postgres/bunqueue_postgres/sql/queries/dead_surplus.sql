@@ -1,4 +1,5 @@
--- Deletes the oldest dead letters of a queue beyond the newest $2, but none that live jobs depend on. Locks the deleted rows.
+-- Deletes the oldest dead letters of a queue beyond the newest $2, but none that live jobs depend on, with an event if there are any.
+-- Locks the deleted rows.
 -- Index: jobs_ended.
 WITH removed AS (
     DELETE FROM bunqueue.jobs j
@@ -17,6 +18,9 @@ WITH removed AS (
         ) AS d
     ) AS surplus
     WHERE j.ctid = surplus.place
-    RETURNING j.ns, j.id
+    RETURNING j.ns, j.id, j.queue_id
+), journal AS (
+    INSERT INTO bunqueue.events (at, ns, queue_id, size, type, ids)
+    SELECT bunqueue.now_ms(), r.ns, r.queue_id, 1, 'queue-dlq-pruned', '{}' FROM removed r GROUP BY r.ns, r.queue_id
 )
 DELETE FROM bunqueue.logs l USING removed r WHERE l.ns = r.ns AND l.id = r.id

@@ -1,4 +1,5 @@
--- Removes the oldest proofs that no live job needs, beyond the newest $2, at most $3. Index: proofs_age.
+-- Removes the oldest proofs that no live job needs, beyond the newest $2, at most $3, with an event of each queue that had one.
+-- Locks: the removed rows. Index: proofs_age.
 WITH removed AS (
     DELETE FROM bunqueue.proofs p
     USING (
@@ -8,6 +9,9 @@ WITH removed AS (
         OFFSET $2::int8 LIMIT $3::int8
     ) AS old
     WHERE p.ns = old.ns AND p.id = old.id
-    RETURNING 1
+    RETURNING p.ns, p.queue_id
+), journal AS (
+    INSERT INTO bunqueue.events (at, ns, queue_id, size, type, ids)
+    SELECT bunqueue.now_ms(), r.ns, r.queue_id, 1, 'queue-completions-pruned', '{}' FROM removed r GROUP BY r.ns, r.queue_id
 )
 SELECT count(*) FROM removed
