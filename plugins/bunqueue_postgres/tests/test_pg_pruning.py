@@ -1,4 +1,4 @@
-"""What goes by number or age leaves an event in the journal, one a queue, in the transaction that removes it; no listener is told."""
+"""What goes by number or age leaves an event in the journal, in the transaction that removes it; no listener is told of it."""
 
 from __future__ import annotations
 
