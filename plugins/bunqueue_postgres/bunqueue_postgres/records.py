@@ -197,6 +197,10 @@ def pack_progress(job: Job) -> bytes | None:
     return pack([job.progress, job.progress_message]) if job.progress or job.progress_message is not None else None
 
 
+#: Where :func:`pack_dead` has the times at which something becomes of the letter.
+_RETRY_AND_EXPIRY: Final = slice(5, 7)
+
+
 def pack_dead(entry: DlqEntry) -> bytes:
     """A dead letter beside its job's row; ``entered_at`` is the row's ``finished_at``."""
     return pack(
@@ -210,6 +214,15 @@ def pack_dead(entry: DlqEntry) -> bytes:
             entry.expires_at,
         ]
     )
+
+
+def due_of(status: int, finished_at: int | None, options: JobOptions, dead: bytes | None) -> int | None:
+    """When an ended job is due to be removed or, a dead letter, retried by itself, epoch ms; None: never."""
+    if status == Location.COMPLETED:
+        age_ms = options.remove_on_complete.age_ms
+        return None if age_ms is None or finished_at is None else finished_at + age_ms
+    times = () if dead is None else unpack(dead)[_RETRY_AND_EXPIRY]
+    return min((at for at in times if at is not None), default=None)
 
 
 class RecordReader:

@@ -51,6 +51,7 @@ class Queries:
     drop_schedule: bytes
     drop_webhook: bytes
     due_schedules: bytes
+    due_times: bytes
     edges_of: bytes
     ended: bytes
     erase: bytes
@@ -81,6 +82,7 @@ class Queries:
     lock_names: bytes
     lock_schedules: bytes
     meet_edges: bytes
+    mend_due: bytes
     mend_edges: bytes
     mend_events: bytes
     mend_queues: bytes

@@ -9,8 +9,8 @@ import pytest
 from bunqueue_postgres.broker import PostgresBroker
 from pg_waiting import until
 
-from bunqueue_core.model.job import JobOptions, JobSpec
-from bunqueue_core.model.requests import Ack, GroupDefaults, PullRequest, StallConfig
+from bunqueue_core.model.job import JobOptions, JobSpec, Retention
+from bunqueue_core.model.requests import Ack, DlqConfig, Failure, GroupDefaults, PullRequest, StallConfig
 
 
 @pytest.fixture
@@ -132,6 +132,116 @@ async def test_an_edge_that_a_job_does_not_know_goes(broker: PostgresBroker) -> 
     (delivery,) = await broker.pull(PullRequest("q", 1, "w"))
     await broker.ack([Ack(one, delivery.token)])
     assert await broker.states([waiter]) == ["waiting"]
+
+
+# -- when ended jobs are due ----------------------------------------------------------------------------------------------
+
+AGE_MS = 600_000
+
+
+async def end(broker: PostgresBroker, way: str) -> str:
+    """A job that has ended and is due at some time: to be removed or, a dead letter, retried."""
+    if way == "completed":
+        id = await push(broker, options={"remove_on_complete": Retention(age_ms=AGE_MS)})
+    else:
+        await broker.set_dlq_config("q", DlqConfig(auto_retry=way == "retried", auto_retry_interval_ms=AGE_MS))
+        id = await push(broker, options={"max_attempts": 1})
+    (delivery,) = await broker.pull(PullRequest("q", 1, "w"))
+    if way == "completed":
+        await broker.ack([Ack(id, delivery.token)])
+    else:
+        await broker.fail([Failure(id, "no", delivery.token)])
+    return id
+
+
+def due(broker: PostgresBroker, id: str) -> tuple[int, int]:
+    """When the job is due, and when it had ended, epoch ms."""
+    rows = execute(broker, "SELECT due_at, finished_at FROM bunqueue.jobs WHERE ns = %s AND id = %s", broker.ns, id)
+    return rows[0][0], rows[0][1]
+
+
+ENDS = pytest.mark.parametrize("way", ["completed", "buried", "retried"])
+
+
+@ENDS
+@pytest.mark.parametrize("drift", ["NULL", "due_at + 1", "due_at - 1", "4000000000000"])
+async def test_ended_jobs_are_due_when_they_say(broker: PostgresBroker, way: str, drift: str) -> None:
+    id = await end(broker, way)
+    before = due(broker, id)
+    assert before[0] - before[1] == (604_800_000 if way == "buried" else AGE_MS)
+    assert (await broker.mend())["due"] == 0
+    execute(broker, f"UPDATE bunqueue.jobs SET due_at = {drift} WHERE ns = %s AND id = %s", broker.ns, id)
+    assert (await broker.mend())["due"] == 1
+    assert due(broker, id) == before
+    assert (await broker.mend())["due"] == 0
+
+
+async def test_ended_jobs_that_are_never_due_are_not(broker: PostgresBroker) -> None:
+    completed = await push(broker)
+    (delivery,) = await broker.pull(PullRequest("q", 1, "w"))
+    await broker.ack([Ack(completed, delivery.token)])
+    await broker.set_dlq_config("q", DlqConfig(max_age_ms=None))
+    dead = await push(broker)
+    await broker.discard(dead)
+    assert (await broker.mend())["due"] == 0
+    execute(broker, "UPDATE bunqueue.jobs SET due_at = 4000000000000 WHERE ns = %s", broker.ns)
+    assert (await broker.mend())["due"] == 2
+    assert [due(broker, id)[0] for id in (completed, dead)] == [None, None]
+
+
+@ENDS
+async def test_a_job_whose_time_has_not_come_is_left_alone_and_mended(broker: PostgresBroker, way: str) -> None:
+    id = await end(broker, way)
+    before = due(broker, id)
+    execute(broker, "UPDATE bunqueue.jobs SET due_at = 1 WHERE ns = %s AND id = %s", broker.ns, id)
+
+    async def mended() -> bool:
+        await broker.maintain_dead_letters()
+        return due(broker, id)[0] != 1
+
+    await until(mended)
+    assert due(broker, id) == before
+    assert (await broker.mend())["due"] == 0
+
+
+async def test_a_job_that_nobody_came_for_goes_after_all(broker: PostgresBroker) -> None:
+    id = await end(broker, "completed")
+    execute(broker, "UPDATE bunqueue.jobs SET due_at = NULL, finished_at = 1 WHERE ns = %s AND id = %s", broker.ns, id)
+    assert await broker.maintain_dead_letters() == 0
+    assert (await broker.mend())["due"] == 1
+
+    async def gone() -> bool:
+        await broker.maintain_dead_letters()
+        return await broker.states([id]) == ["unknown"]
+
+    await until(gone)
+
+
+async def test_an_overdue_job_that_is_needed_is_no_drift(broker: PostgresBroker) -> None:
+    id = await end(broker, "completed")
+    await push(broker, "p", depends_on=(id, await push(broker, "other")))
+    overdue = "UPDATE bunqueue.jobs SET due_at = %s, finished_at = 1 WHERE ns = %s AND id = %s"
+    execute(broker, overdue, 1 + AGE_MS, broker.ns, id)
+    assert (await broker.mend())["due"] == 0
+
+    async def put_off() -> bool:
+        await broker.maintain_dead_letters()
+        return due(broker, id)[0] > 1 + AGE_MS
+
+    await until(put_off)
+    assert (await broker.mend())["due"] == 0
+    assert await broker.states([id]) == ["completed"]
+
+
+async def test_the_check_goes_through_ended_jobs_in_steps(
+    broker: PostgresBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bunqueue_postgres.verbs.repair.PAGE", 3)
+    ids = [await end(broker, way) for way in ("completed", "retried") for _ in range(5)]
+    before = [due(broker, id) for id in ids]
+    execute(broker, "UPDATE bunqueue.jobs SET due_at = NULL WHERE ns = %s", broker.ns)
+    assert (await broker.mend())["due"] == len(ids)
+    assert [due(broker, id) for id in ids] == before
 
 
 async def test_the_number_of_events_is_counted_anew(broker: PostgresBroker) -> None:

@@ -24,6 +24,7 @@ from bunqueue_postgres.events import COMPLETIONS_PRUNED, DLQ_PRUNED
 from bunqueue_postgres.keys import to_key
 from bunqueue_postgres.records import (
     Record,
+    due_of,
     pack_dlq_config,
     pack_stall_config,
     read_dlq_config,
@@ -187,11 +188,15 @@ class DeadLettering(Snapshotting):
             now, records = await self.lock(connection, [key for (key,) in await cursor.fetchall()])
             changes = Changes(now, self.codec)
             needed: list[str] = []  # they go before long after the jobs that need them
+            early: dict[str, int | None] = {}  # their time has not come: when it does
             expired: Counter[str] = Counter()
             again: Counter[str] = Counter()
             for record in records.values():
                 if record.was == Location.COMPLETED:
-                    if record.awaited:
+                    due_at = due_of(record.was, record.finished_at, record.job.options, None)
+                    if due_at is None or due_at > now:
+                        early[record.key] = due_at
+                    elif record.awaited:
                         needed.append(record.key)
                     else:
                         changes.erase(record)
@@ -212,14 +217,20 @@ class DeadLettering(Snapshotting):
                     again[record.job.queue] += 1
                     changes.add(record, transitions.auto_retried(record.job, now, entry, record.dlq))
                 else:
-                    # Its policy has changed: it is due at its expiry only.
-                    entry.next_retry_at = None
+                    if entry.next_retry_at is not None and entry.next_retry_at <= now:
+                        # Its policy has changed: it is due at its expiry only.
+                        entry.next_retry_at = None
                     changes.add(record, transitions.Outcome(entry=entry))
             for name, counts in (("dlq:auto-retried", again), ("dlq:expired", expired)):
                 for queue, count in counts.items():
                     changes.tell(name, queue=queue, count=count)
             if records:
                 await changes.write(connection, self.queries, self.ns)
+            if early:
+                await cursor.execute(
+                    self.queries.mend_due,
+                    (Int4(self.ns), arrays.texts(list(early)), arrays.int8s(list(early.values()))),
+                )
             if needed:
                 await cursor.execute(self.queries.postpone, (Int4(self.ns), arrays.texts(needed), Int8(AGAIN_MS)))
             return len(records), changes

@@ -1,9 +1,10 @@
 """Derived data held to what it derives from: what had drifted is mended, what means nothing any more is removed.
 
-Jobs' own rows are the truth. Derived from them are what a queue knows of its jobs (levels, features), who waits for whom, and how
-many events a row of the outbox holds. Every statement keeps them right in its own transaction; this looks after what got wrong all
-the same (a restored table, a statement by hand), because some of it would keep jobs back for ever: a claim does not see a job whose
-level its queue does not know, and a job with an edge that nobody will meet never starts.
+Jobs' own rows are the truth. Derived from them are what a queue knows of its jobs (levels, features), who waits for whom, when an
+ended job is due, and how many events a row of the outbox holds. Every statement keeps them right in its own transaction; this looks
+after what got wrong all the same (a restored table, a statement by hand), because some of it would keep jobs back for ever: a claim
+does not see a job whose level its queue does not know, a job with an edge that nobody will meet never starts, and an ended job that
+is not due neither goes nor is retried.
 
 The check goes through the tables in bounded steps beside the other work, once at the start of each broker and then every
 :data:`CHECK_MS` by whichever broker comes first.
@@ -15,7 +16,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import psycopg
-from psycopg.types.numeric import Int4, Int8
+from psycopg.types.numeric import Int2, Int4, Int8
 
 from bunqueue_core.model.errors import BunqueueError
 from bunqueue_core.model.job import Location
@@ -23,9 +24,9 @@ from bunqueue_postgres import arrays, transitions
 from bunqueue_postgres.changes import Changes
 from bunqueue_postgres.database import Connection
 from bunqueue_postgres.keys import to_key
-from bunqueue_postgres.records import read_dlq_config, read_stall_config, unpack
+from bunqueue_postgres.records import due_of, read_dlq_config, read_stall_config, unpack
 from bunqueue_postgres.verbs.base import BrokerBase
-from bunqueue_postgres.verbs.deadletters import silence_ms
+from bunqueue_postgres.verbs.deadletters import AGAIN_MS, silence_ms
 
 #: Time between two checks of one namespace, ms.
 CHECK_MS: Final = 600_000
@@ -61,6 +62,7 @@ class Repairing(BrokerBase):
             "queues": await self._mend_queues(),
             "edges": await self._mend_edges(),
             "gates": await self._mend_gates(),
+            "due": await self._mend_due(),
             "events": await self._mend_events(),
         }
         for what, count in mended.items():
@@ -161,6 +163,59 @@ class Repairing(BrokerBase):
             (ns, arrays.texts(missing), arrays.texts([key] * len(missing)), arrays.bools(list(edges.values()))),
         )
         return edges
+
+    # -- ended jobs ---------------------------------------------------------------------------------------------------
+
+    async def _mend_due(self) -> int:
+        """Have ended jobs be due when they say."""
+        mended = 0
+        for (queue_id,) in await self.run(self.queries.queue_numbers, (Int4(self.ns),)):
+            status, finished_at, id = 0, _FIRST, ""
+            while True:
+                rows = await self.run(
+                    self.queries.due_times, (Int4(queue_id), Int2(status), Int8(finished_at), id, Int4(PAGE))
+                )
+                if not rows:
+                    break
+                status, finished_at, id, now = rows[0][:4]
+                odd = [row[4] for row in rows if row[4] is not None and self._is_late_or_early(now, *row[5:])]
+                if odd:
+                    mended += await self._mend_due_of(odd)
+        return mended
+
+    def _is_late_or_early(
+        self,
+        now: int,
+        status: int,
+        finished_at: int,
+        due_at: int | None,
+        options: bytes | None,
+        dead: bytes | None,
+    ) -> bool:
+        """Whether an ended job is due at another time than it says."""
+        truth = due_of(status, finished_at, self.codec.read(options), dead)
+        if truth is None or due_at is None:
+            return truth != due_at
+        # One that is overdue, but needed, is put off for a moment again and again.
+        return due_at != truth and not truth <= due_at <= max(truth, now + AGAIN_MS)
+
+    async def _mend_due_of(self, keys: Sequence[str]) -> int:
+        async def body(connection: Connection) -> int:
+            _, records = await self.lock(connection, keys)
+            due = {
+                record.key: due_of(record.was, record.finished_at, record.job.options, record.dead)
+                for record in records.values()
+                if record.was in (Location.COMPLETED, Location.DEAD)
+            }
+            cursor = connection.cursor(binary=True)
+            await cursor.execute(
+                self.queries.mend_due, (Int4(self.ns), arrays.texts(list(due)), arrays.int8s(list(due.values())))
+            )
+            row = await cursor.fetchone()
+            assert row is not None
+            return int(row[0])
+
+        return await self.commit(body)
 
     async def _trim_dead_letters(self) -> None:
         """Remove dead letters beyond their queues' bounds, which a broker that died had left to its maintenance."""
