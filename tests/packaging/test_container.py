@@ -14,6 +14,9 @@ import pytest
 import yaml
 from fixtures.server import clean_environment, running_server
 
+from bunqueue_core.config.settings import TimeoutSettings
+from bunqueue_core.server.lifecycle import BACKUPS_S, CLOSE_S, EVENTS_S
+
 ROOT = Path(__file__).resolve().parents[2]
 DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
 COMPOSE = (ROOT / "docker-compose.postgres.yml").read_text(encoding="utf-8")
@@ -54,9 +57,17 @@ def test_the_image_asks_the_server_for_its_health() -> None:
 
 def test_the_image_starts_the_server_on_the_ports_that_it_names() -> None:
     stage = dict(final_stage())
-    assert json.loads(stage["ENTRYPOINT"]) + json.loads(stage["CMD"]) == ["bunqueue", "start"]
+    command = json.loads(stage["ENTRYPOINT"]) + json.loads(stage["CMD"])
+    assert command[command.index("--") + 1 :] == ["bunqueue", "start"]
     assert stage["EXPOSE"].split() == ["6789", "6790"]
     assert stage["STOPSIGNAL"] == "SIGTERM"
+
+
+def test_signals_reach_a_server_that_is_still_being_loaded() -> None:
+    # Process 1 gets no signal that it has no handler for, and the server has its own only once its modules are imported.
+    assert json.loads(dict(final_stage())["ENTRYPOINT"]) == ["tini", "-s", "--", "bunqueue"]
+    installed = [arguments for name, arguments in final_stage() if name == "RUN" and "apt-get install" in arguments]
+    assert any("tini" in shlex.split(arguments) for arguments in installed)
 
 
 def test_the_image_is_built_from_what_is_there_and_nothing_else() -> None:
@@ -92,6 +103,16 @@ def test_brokers_have_their_ports_and_names(broker: str, tcp: int, http: int) ->
     assert service["environment"]["BUNQUEUE_STORAGE_DRIVER"] == "postgres"
     assert service["build"] == "."
     assert service["depends_on"]["postgres"]["condition"] == "service_healthy"
+
+
+@pytest.mark.parametrize("broker", ["broker-a", "broker-b"])
+def test_brokers_are_given_the_time_that_an_orderly_stop_may_take(broker: str) -> None:
+    longest = TimeoutSettings().shutdown / 1000 + BACKUPS_S + EVENTS_S + CLOSE_S
+    given = topology()["services"][broker]["stop_grace_period"]
+    assert int(given.removesuffix("s")) > longest
+    page = (ROOT / "docs" / "containers.md").read_text(encoding="utf-8")
+    for seconds in re.findall(r"--stop-timeout (\d+)", DOCKERFILE + page):
+        assert int(seconds) > longest
 
 
 def test_secrets_are_inputs_of_their_own() -> None:
