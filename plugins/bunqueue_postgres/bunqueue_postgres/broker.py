@@ -79,7 +79,7 @@ class PostgresBroker(
     # -- life cycle ---------------------------------------------------------------------------------------------------
 
     def start(self) -> Answer[None]:
-        return self.answer(self._start())
+        return self.answer(self._start(), own=True)
 
     async def _start(self) -> None:
         try:
@@ -105,7 +105,7 @@ class PostgresBroker(
     def close(self, deadline_s: float = 30.0) -> Answer[None]:
         if self._closed is None:
             self.closing = True
-            self._closed = self.answer(self._close(deadline_s))
+            self._closed = self.answer(self._close(deadline_s), own=True)
         return self._closed
 
     async def _close(self, deadline_s: float) -> None:
@@ -158,7 +158,7 @@ class PostgresBroker(
             self._held_now = max(len(self.held), int(self.detached))
             for desk in list(self._desks.values()):
                 desk.drain()
-            self.spawn(self._watch_held())
+            self.spawn(self._watch_held(), own=True)
 
     async def _watch_held(self) -> None:
         """Keep :attr:`active_jobs` true while an orderly stop waits for it."""
@@ -193,7 +193,7 @@ class PostgresBroker(
         self._counts_wanted_until = asyncio.get_running_loop().time() + COUNT_FOR_S
         if not self._counting and self.started and not self.closing:
             self._counting = True
-            self.spawn(self._keep_counting())
+            self.spawn(self._keep_counting(), own=True)
 
     async def _keep_counting(self) -> None:
         loop = asyncio.get_running_loop()

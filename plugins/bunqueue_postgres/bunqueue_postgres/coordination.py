@@ -6,8 +6,8 @@ import asyncio
 import contextlib
 import random
 import uuid
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Final
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
 from psycopg import sql
@@ -114,17 +114,16 @@ class Coordinator:
                 await self.unregister()
             raise
         settings = self._settings
-        create = asyncio.get_running_loop().create_task
         self._tasks = [
-            create(self._every(lambda: settings.heartbeat_ms / 1000, self._beat, "heartbeat")),
-            create(self._every(self._recovery_s, self._recover, "recovery", self._recovery_due)),
-            create(self._every(lambda: MAINTENANCE_S, self.maintain, "maintenance", apart=True)),
-            create(self._every(lambda: PRUNE_S, self._prune_events, "event-retention", apart=True)),
-            create(self._every(lambda: RETAIN_S, self._retain, "retention", apart=True)),
-            create(self._every(self._check_s, self._broker.check, "check")),
-            create(self._every(self._schedule_s, self._broker.run_schedules, "schedules")),
-            create(self._every(lambda: self._broker.look_s, self._broker.look_behind_marks, "marks")),
-            create(self._poll()),
+            self._begin(self._every(lambda: settings.heartbeat_ms / 1000, self._beat, "heartbeat")),
+            self._begin(self._every(self._recovery_s, self._recover, "recovery", self._recovery_due)),
+            self._begin(self._every(lambda: MAINTENANCE_S, self.maintain, "maintenance", apart=True)),
+            self._begin(self._every(lambda: PRUNE_S, self._prune_events, "event-retention", apart=True)),
+            self._begin(self._every(lambda: RETAIN_S, self._retain, "retention", apart=True)),
+            self._begin(self._every(self._check_s, self._broker.check, "check")),
+            self._begin(self._every(self._schedule_s, self._broker.run_schedules, "schedules")),
+            self._begin(self._every(lambda: self._broker.look_s, self._broker.look_behind_marks, "marks")),
+            self._begin(self._poll()),
         ]
         if not settings.notify:
             return
@@ -136,9 +135,14 @@ class Coordinator:
                 poll_interval_ms=settings.effective_poll_ms,
             )
         else:
-            self._tasks.append(create(self._listen()))
+            self._tasks.append(self._begin(self._listen()))
         # The others learn at once that there is somebody to notify.
         await self._database.run(_NOTIFY, (self.channel,))
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._database.own(task)
+        return task
 
     async def stop(self) -> None:
         """Stop working; the session stays registered. What is under way is finished, not torn off: its outcome would be unknown."""
@@ -337,7 +341,7 @@ class Coordinator:
         if self._announcing is not None and not self._announcing.done():
             self._announce_again = True
             return
-        self._announcing = asyncio.get_running_loop().create_task(self._notify())
+        self._announcing = self._begin(self._notify())
 
     async def _notify(self) -> None:
         while True:

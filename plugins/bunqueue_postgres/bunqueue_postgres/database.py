@@ -74,6 +74,8 @@ class Database:
         self._queue_limit = settings.max_queued_operations
         self._active = 0
         self._queued: deque[asyncio.Future[None]] = deque()
+        self._own_tasks: set[asyncio.Task[Any]] = set()
+        self._own = 0  #: of what runs or waits, the broker's own work
         self._closing = False
         self._probe: asyncio.Task[None] | None = None
         self._reason: str | None = None
@@ -220,6 +222,8 @@ class Database:
                 raise outcomes[0]
             return outcomes
 
+        if asyncio.current_task() in self._own_tasks:
+            return await self._apart(body, first)
         return await self._admitted(body, first)
 
     async def transaction(self, body: Callable[[Connection], Awaitable[T]]) -> T:
@@ -229,7 +233,22 @@ class Database:
             async with connection.transaction():
                 return await body(connection)
 
+        if asyncio.current_task() in self._own_tasks:
+            return await self._apart(within)
         return await self._admitted(within)
+
+    def own(self, task: asyncio.Task[Any]) -> None:
+        """Let statements of ``task`` count as the broker's own work: they wait for their turn however many wait, and take none of
+        the places that commands have."""
+        self._own_tasks.add(task)
+        task.add_done_callback(self._own_tasks.discard)
+
+    async def _apart(self, body: Callable[[Connection], Awaitable[T]], first: bool = False) -> T:
+        self._own += 1
+        try:
+            return await self._admitted(body, first)
+        finally:
+            self._own -= 1
 
     async def _admitted(self, body: Callable[[Connection], Awaitable[T]], first: bool = False) -> T:
         if self._closing or self._pool is None:
@@ -284,8 +303,11 @@ class Database:
         return outcomes
 
     async def _wait_for_turn(self) -> None:
-        if len(self._queued) >= self._queue_limit:
-            raise BackendBusy(f"{self._active} database operations run and {len(self._queued)} wait")
+        if asyncio.current_task() not in self._own_tasks:
+            # Commands are refused because of each other only, never because the broker itself has something to do.
+            commands = self._active + len(self._queued) - self._own
+            if commands >= self._limit + self._queue_limit:
+                raise BackendBusy(f"{self._active} database operations run and {len(self._queued)} wait")
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._queued.append(turn)
         await turn

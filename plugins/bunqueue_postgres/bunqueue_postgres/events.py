@@ -154,7 +154,7 @@ class Feed:
             if self._sharing is not None and not self._sharing.done():
                 self._share_again = True
             else:
-                self._sharing = self._broker.spawn(self._share())
+                self._sharing = self._broker.spawn(self._share(), own=True)
 
     def _fall_due(self) -> None:
         self._due = None
@@ -165,7 +165,7 @@ class Feed:
         if self._reading is not None and not self._reading.done():
             self._again = True
         else:
-            self._reading = self._broker.spawn(self._read())
+            self._reading = self._broker.spawn(self._read(), own=True)
 
     async def _read(self) -> None:
         while True:

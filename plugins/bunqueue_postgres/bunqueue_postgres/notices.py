@@ -70,7 +70,7 @@ class NoticeBoard:
         if self._stop_following is None:
             self._watch_number += 1
             self._stop_following = self._broker.feed.subscribe(self._happened, None)
-            self._broker.spawn(self._watch(self._watch_number))
+            self._broker.spawn(self._watch(self._watch_number), own=True)
 
         def end() -> None:
             self._listeners.pop(number, None)
@@ -167,7 +167,7 @@ class NoticeBoard:
             return
         self._waiting.append(self._packed(name, fields))
         if self._sending is None or self._sending.done():
-            self._sending = self._broker.spawn(self._send_waiting())
+            self._sending = self._broker.spawn(self._send_waiting(), own=True)
 
     async def _send_waiting(self) -> None:
         while self._waiting and not self._broker.closing:

@@ -72,7 +72,7 @@ class Vitals:
         self._wanted_until = asyncio.get_running_loop().time() + LOOK_FOR_S
         if not self._looking and broker.started and not broker.closing:
             self._looking = True
-            broker.spawn(self._look_on())
+            broker.spawn(self._look_on(), own=True)
 
     async def _look_on(self) -> None:
         loop, broker = asyncio.get_running_loop(), self._broker

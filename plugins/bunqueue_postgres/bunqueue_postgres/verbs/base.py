@@ -141,16 +141,19 @@ class BrokerBase(Broker):
             finally:
                 self.database.gate = None
 
-        self.database.gate = self.spawn(gate())
+        self.database.gate = self.spawn(gate(), own=True)
 
-    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def spawn(self, work: Coroutine[Any, Any, None], *, own: bool = False) -> asyncio.Task[None]:
+        """Start a task that is awaited before the broker closes; ``own``: nobody's command (see :meth:`Database.own`)."""
         task = asyncio.get_running_loop().create_task(work)
+        if own:
+            self.database.own(task)
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
         return task
 
-    def answer(self, work: Coroutine[Any, Any, T]) -> Answer[T]:
-        """The answer of a verb that needs its own statements."""
+    def answer(self, work: Coroutine[Any, Any, T], *, own: bool = False) -> Answer[T]:
+        """The answer of a verb that needs its own statements; ``own``: see :meth:`spawn`."""
         answer: Answer[T] = Answer()
 
         async def run() -> None:
@@ -164,7 +167,7 @@ class BrokerBase(Broker):
             except Exception as error:
                 answer.fail(error)
 
-        self.spawn(run())
+        self.spawn(run(), own=own)
         return answer
 
     def refusal(self) -> BunqueueError | None:

@@ -72,8 +72,12 @@ class Producing(BrokerBase):
             return self._special_pushes.add(push, len(specs))
         return (self._named_pushes if push.named else self._pushes).add(push, len(specs))
 
-    async def number_queues(self, names: Iterable[str]) -> dict[str, int]:
-        """Numbers of queues, registering those that are new."""
+    async def number_queues(self, names: Iterable[str], connection: Connection | None = None) -> dict[str, int]:
+        """Numbers of queues, registering those that are new.
+
+        ``connection``: of the caller's transaction, which then holds its only turn at the database. What is registered in it
+        is not remembered, since it may be rolled back.
+        """
         known = self._queue_ids
         numbers: dict[str, int] = {}
         unknown: list[str] = []
@@ -84,15 +88,22 @@ class Producing(BrokerBase):
             else:
                 numbers[name] = number
         if unknown:
-            while len(known) + len(unknown) > QUEUES_REMEMBERED and known:
-                known.pop(next(iter(known)))
+            parameters = (Int4(self.ns), arrays.texts(sorted(unknown)))
             # Twice: a name that another broker registered at the same moment is in neither half of the first answer.
             for _ in range(2):
-                rows = await self.run(self.queries.register_queues, (Int4(self.ns), arrays.texts(sorted(unknown))))
+                if connection is None:
+                    rows = await self.run(self.queries.register_queues, parameters)
+                else:
+                    cursor = connection.cursor(binary=True)
+                    await cursor.execute(self.queries.register_queues, parameters)
+                    rows = await cursor.fetchall()
                 numbers.update((name, id) for id, name in rows)
                 if len(rows) >= len(unknown):
                     break
-            known.update((name, numbers[name]) for name in unknown)
+            if connection is None:
+                while len(known) + len(unknown) > QUEUES_REMEMBERED and known:
+                    known.pop(next(iter(known)))
+                known.update((name, numbers[name]) for name in unknown)
         return numbers
 
     async def _number_queues(self, calls: Sequence[Call[Push]]) -> None:

@@ -77,7 +77,7 @@ class Scheduling(Producing):
 
     async def _displace(self, connection: Connection, changes: Changes, queue: str, key: str) -> None:
         """Remove the job that waits under a key whose scheduler has a new definition."""
-        numbers = await self.number_queues([queue])
+        numbers = await self.number_queues([queue], connection)
         owners = await self.key_owners(connection, [(numbers[queue], to_key(key))])
         if not owners:
             return
@@ -191,7 +191,7 @@ class Scheduling(Producing):
             await cursor.execute(self.queries.due_schedules, (Int4(self.ns), Int4(DUE_ROWS)))
             rows = await cursor.fetchall()
             entries = [(row[0], self._entry(row[1], row[2])) for row in rows]
-            numbers = await self.number_queues(entry.definition.queue for _, entry in entries)
+            numbers = await self.number_queues((entry.definition.queue for _, entry in entries), connection)
             written: list[Changes] = []
             staffed: set[str] = set()
             if any(entry.definition.skip_if_no_worker for _, entry in entries):

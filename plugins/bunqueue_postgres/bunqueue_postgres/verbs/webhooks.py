@@ -113,14 +113,14 @@ class Hooking(BrokerBase):
             except (psycopg.Error, BunqueueError):
                 self._told_revision = None  # the next poll tells everybody
 
-        self.spawn(first())
+        self.spawn(first(), own=True)
         return lambda: self._watchers.pop(number, None) and None
 
     def look_at_webhooks(self) -> None:
         """Something was changed, perhaps webhooks: look, at once or soon."""
         if self._watchers and not self._webhooks_due:
             self._webhooks_due = True
-            self.spawn(self._look_at_webhooks())
+            self.spawn(self._look_at_webhooks(), own=True)
 
     async def _look_at_webhooks(self) -> None:
         loop = asyncio.get_running_loop()
