@@ -147,7 +147,9 @@ def _found_after_backup(work: Path, store: Path) -> dict[str, Any]:
 def _jobs(path: Path) -> int:
     with contextlib.closing(sqlite3.connect(path)) as connection:
         assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
-        ((count,),) = connection.execute("SELECT count(*) FROM jobs").fetchall()
+        ((count,),) = connection.execute(
+            "SELECT count(*) FROM (SELECT id FROM jobs UNION SELECT id FROM jobs_incoming)"
+        ).fetchall()
         return int(count)
 
 

@@ -22,10 +22,11 @@ from bunqueue_sqlite import schema
 from bunqueue_sqlite.checkpoints import CHECKPOINT_PAGES, LOG_SIZE_LIMIT, Checkpoints
 from bunqueue_sqlite.errors import UNSTORABLE, journal_error
 from bunqueue_sqlite.files import OwnerLock, check_place, resolve
+from bunqueue_sqlite.incoming import MOST_ROWS, Quiet, incoming, move_in_copy
 from bunqueue_sqlite.reading import Reader
 from bunqueue_sqlite.settings import SqliteStorage
 from bunqueue_sqlite.snapshots import settle
-from bunqueue_sqlite.statements import Planner, single_statement_views
+from bunqueue_sqlite.statements import Bound, Planner, single_statement_views
 
 #: Oldest SQLite of the live connection: 3.51.3 mends the WAL-reset bug, by which a checkpoint beside a commit could lose pages.
 REQUIRED_SQLITE: Final = (3, 51, 3)
@@ -33,8 +34,8 @@ REQUIRED_SQLITE: Final = (3, 51, 3)
 #: How long a statement waits for a lock that another process holds, ms.
 BUSY_TIMEOUT_MS: Final = 5_000
 
-#: Time after which BEGIN must have waited for something, s. It takes some 2 µs; beside a thread that is busy in Python it takes as
-#: long as that thread may keep the interpreter (5 ms, ``sys.getswitchinterval``).
+#: Time after which BEGIN, or the insert of a small add, must have waited for something, s. They take some 2 and 20 µs; beside a
+#: thread that is busy in Python they take as long as that thread may keep the interpreter (5 ms, ``sys.getswitchinterval``).
 CONTENDED_S: Final = 0.001
 
 #: Commits that take this to go on before they look again.
@@ -93,6 +94,10 @@ class SqliteJournal:
         self._path = resolve(settings.data_path)
         self._planner = Planner()
         self._contended = 0  #: commits that are still taken to be beside a busy thread
+        self._slow = False  #: the last commit of a single statement was
+        self._incoming = 0  #: rows of small adds that are not in ``jobs`` yet
+        self._commits = 0
+        self._quiet: Quiet | None = None
         self._commit_lock = threading.Lock()
         self._snapshot_lock = threading.Lock()
         self._snapshotting: apsw.Connection | None = None
@@ -146,6 +151,7 @@ class SqliteJournal:
         self._owner = owner
         self._live = live
         self._execute = live.cursor().execute
+        self._quiet = Quiet(lambda: self._commits, self._move_when_quiet)
         self._checkpoints = Checkpoints(
             partial(self._connect, apsw.SQLITE_OPEN_READWRITE),
             self.log_bytes,
@@ -165,6 +171,10 @@ class SqliteJournal:
 
     def close(self) -> None:
         """Carry the log over into the file, so that only the file is left, and give it back. Idempotent."""
+        quiet, self._quiet = self._quiet, None
+        if quiet is not None:
+            quiet.stop()
+            self._move_when_quiet()
         checkpoints, self._checkpoints = self._checkpoints, None
         if checkpoints is not None:
             checkpoints.stop()
@@ -223,6 +233,10 @@ class SqliteJournal:
                 connection.execute(pragma).fetchall()
             for statement in single_statement_views():
                 connection.execute(statement)
+            if connection.execute(f"SELECT 1 FROM {schema.INCOMING_TABLE} LIMIT 1").fetchall():
+                with connection:
+                    for statement in schema.MOVE_INCOMING:
+                        connection.execute(statement)
         except BaseException:
             connection.close()
             raise
@@ -242,8 +256,8 @@ class SqliteJournal:
     def _after_fork_in_child(self) -> None:
         """SQLite's connections must not be used across a fork, and the lock is the parent's: leave both alone."""
         # kept referred to, so that nothing closes them here
-        self._of_parent = (self._live, self._execute, self._reader, self._checkpoints)
-        self._live = self._execute = self._reader = self._checkpoints = None
+        self._of_parent = (self._live, self._execute, self._reader, self._checkpoints, self._quiet)
+        self._live = self._execute = self._reader = self._checkpoints = self._quiet = None
         self._commit_lock = threading.Lock()
         self._snapshot_lock = threading.Lock()
         self._snapshotting = None
@@ -264,38 +278,79 @@ class SqliteJournal:
         contended = self._contended
         if contended:
             self._contended = contended - 1
-        statements = self._planner.plan(changes, contended > 0)
+        # Beside a busy thread statements count, not pages, and what goes the short way needs more of them later.
+        small = incoming(changes) if not contended else None
+        statements = [small] if small is not None else self._planner.plan(changes, contended > 0)
         with self._commit_lock:
-            execute = self._execute
-            if execute is None:
-                raise JournalError("the journal is closed")
-            try:
-                if len(statements) == 1:
-                    execute(*statements[0])  # a statement is a transaction
-                elif statements:
-                    begun = perf_counter()
-                    execute("BEGIN IMMEDIATE")
-                    if perf_counter() - begun > CONTENDED_S:
-                        self._contended = CONTENDED_COMMITS
-                    for sql, values in statements:
-                        execute(sql, values)
-                    execute("COMMIT")
-            except BaseException as error:
-                live = self._live
-                assert live is not None
-                code = live.system_errno if isinstance(error, apsw.Error) else 0
-                if live.in_transaction:
-                    with contextlib.suppress(apsw.Error):  # a failing rollback ends the transaction as well
-                        execute("ROLLBACK")
-                if isinstance(error, (apsw.Error, *UNSTORABLE)):
-                    raise journal_error(error, "commit", system_errno=code) from error
-                raise
+            if small is not None and self._incoming < MOST_ROWS:
+                self._apply(statements)
+                self._incoming += len(changes.put)
+                if self._incoming == len(changes.put) and self._quiet is not None:
+                    self._quiet.begin()
+            elif self._incoming:
+                self._apply([*statements, *_MOVE_INCOMING] if small is not None else [*_MOVE_INCOMING, *statements])
+                self._incoming = 0
+            else:
+                self._apply(statements)
+            self._commits += 1
         self._until_look -= 1
         if not self._until_look:
             self._until_look = LOOK_COMMITS
             checkpoints = self._checkpoints
             if checkpoints is not None:
                 checkpoints.look()
+
+    def _apply(self, statements: Sequence[Bound]) -> None:
+        """Run statements in one transaction. Under the commit lock.
+
+        Raises:
+            JournalError: it was rolled back.
+        """
+        execute = self._execute
+        if execute is None:
+            raise JournalError("the journal is closed")
+        try:
+            begun = perf_counter()
+            if len(statements) == 1:
+                execute(*statements[0])  # a statement is a transaction
+                # One that carries the log over takes long, too, but not the next.
+                slow = perf_counter() - begun > CONTENDED_S
+                if slow and self._slow:
+                    self._contended = CONTENDED_COMMITS
+                self._slow = slow
+            elif statements:
+                execute("BEGIN IMMEDIATE")
+                if perf_counter() - begun > CONTENDED_S:
+                    self._contended = CONTENDED_COMMITS
+                for sql, values in statements:
+                    execute(sql, values)
+                execute("COMMIT")
+        except BaseException as error:
+            live = self._live
+            assert live is not None
+            code = live.system_errno if isinstance(error, apsw.Error) else 0
+            if live.in_transaction:
+                with contextlib.suppress(apsw.Error):  # a failing rollback ends the transaction as well
+                    execute("ROLLBACK")
+            if isinstance(error, (apsw.Error, *UNSTORABLE)):
+                raise journal_error(error, "commit", system_errno=code) from error
+            raise
+
+    def _move_incoming(self) -> None:
+        """Move small adds on to ``jobs``, so that statements that read from there see them.
+
+        Raises:
+            JournalError: they are where they were, and safe.
+        """
+        if self._incoming:
+            with self._commit_lock:
+                if self._incoming:
+                    self._apply(_MOVE_INCOMING)
+                    self._incoming = 0
+
+    def _move_when_quiet(self) -> None:
+        with contextlib.suppress(JournalError):  # the next commit comes across it
+            self._move_incoming()
 
     def checkpoint_when_idle(self) -> None:
         """Carry the log over into the file and cut it to nothing. Worth calling when nothing has been committed for a while.
@@ -324,11 +379,11 @@ class SqliteJournal:
 
     def load_active(self, limit: int) -> list[StoredJob]:
         """Up to ``limit`` jobs in state ``active``, by ``started_at``."""
-        return self._reading.load_active(limit)
+        return self._loading.load_active(limit)
 
     def load_pending(self, batch_size: int) -> Iterator[list[StoredJob]]:
         """Waiting jobs by priority descending, ``run_at``, ``id``, all as they were when the first batch was asked for."""
-        return self._reading.load_pending(batch_size)
+        return self._loading.load_pending(batch_size)
 
     def load_dlq(self, batch_size: int) -> Iterator[list[DlqRow]]:
         """Dead letters by ``entered_at``, ``id``."""
@@ -350,7 +405,7 @@ class SqliteJournal:
 
     def read_jobs(self, ids: Sequence[str]) -> dict[str, StoredJob]:
         """Stored jobs by id; ids without a row are left out."""
-        return self._reading.read_jobs(ids)
+        return self._reading.read_jobs(ids, incoming=self._incoming > 0)
 
     def read_results(self, ids: Sequence[str]) -> dict[str, bytes]:
         """Stored results by job id."""
@@ -374,6 +429,12 @@ class SqliteJournal:
         if reader is None:
             raise JournalError("the journal is closed")
         return reader
+
+    @property
+    def _loading(self) -> Reader:
+        """The reader, for statements over the jobs that wait or run."""
+        self._move_incoming()
+        return self._reading
 
     # -- snapshot -----------------------------------------------------------------------------------------------------
 
@@ -413,6 +474,7 @@ class SqliteJournal:
         finally:
             self._snapshotting = None
             connection.close()
+        move_in_copy(path)
 
     def pragmas(self) -> dict[str, int | str]:
         """How the file is written: the settings of the connection that commits, and the version of SQLite."""
@@ -435,6 +497,9 @@ class SqliteJournal:
     def log_bytes(self) -> int:
         """Bytes of the log beside it."""
         return _size(self._path.with_name(self._path.name + "-wal"))
+
+
+_MOVE_INCOMING: Final[list[Bound]] = [(sql, ()) for sql in schema.MOVE_INCOMING]
 
 
 def _size(path: Path) -> int:

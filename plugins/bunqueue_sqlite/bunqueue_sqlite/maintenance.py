@@ -16,6 +16,7 @@ from bunqueue_core.storage.maintenance import StorageInfo, Vacuumed
 from bunqueue_sqlite import schema
 from bunqueue_sqlite.errors import journal_error
 from bunqueue_sqlite.files import owner_of
+from bunqueue_sqlite.incoming import move_in_copy
 from bunqueue_sqlite.migration import PROGRESS_TABLE, VERSION_TABLE
 from bunqueue_sqlite.settings import SqliteStorage
 from bunqueue_sqlite.snapshots import SqliteFiles
@@ -60,10 +61,7 @@ class SqliteMaintenance:
                 if connection.table_exists(None, name) and not name.startswith("sqlite_") and name != PROGRESS_TABLE
             ]
             tables = [(name, _number(connection, f'SELECT count(*) FROM "{name}"'), sizes[name]) for name in names]
-            states: dict[str, int] = {
-                str(state): int(count or 0)
-                for state, count in connection.execute("SELECT state, count(*) FROM jobs GROUP BY state")
-            }
+            states: dict[str, int] = {str(state): int(count or 0) for state, count in connection.execute(_STATES)}
             versions = connection.execute(f"SELECT version, applied_at FROM {VERSION_TABLE} ORDER BY 1").fetchall()
             page, pages, free = (
                 _number(connection, f"PRAGMA {name}") for name in ("page_size", "page_count", "freelist_count")
@@ -148,6 +146,7 @@ class SqliteMaintenance:
 
         connection.set_progress_handler(report, _STEPS)
         connection.execute("VACUUM INTO ?", (str(candidate),))
+        move_in_copy(candidate)
         fd = os.open(candidate, os.O_RDWR)
         try:
             os.fsync(fd)
@@ -199,6 +198,12 @@ def _misfits(connection: apsw.Connection) -> Iterator[str]:
         yield f"the schema has version {version}, and this version of bunqueue_sqlite knows versions up to {schema.SCHEMA_VERSION}"
 
 
+#: Small adds that are not in ``jobs`` yet count as if they were.
+_STATES: Final = (
+    "SELECT state, count(*) FROM ("
+    f"SELECT state FROM jobs WHERE id NOT IN (SELECT id FROM {schema.INCOMING_TABLE}) UNION ALL "
+    f"SELECT state FROM (SELECT state, max(place) FROM {schema.INCOMING_TABLE} GROUP BY id)) GROUP BY state"
+)
 _BOTH: Final = "SELECT count(*) FROM jobs WHERE state <> 'completed' AND id IN (SELECT job_id FROM dlq)"
 _NO_TIME: Final = "SELECT count(*) FROM jobs WHERE state = 'completed' AND completed_at IS NULL"
 _NO_START: Final = "SELECT count(*) FROM jobs WHERE state = 'active' AND started_at IS NULL"

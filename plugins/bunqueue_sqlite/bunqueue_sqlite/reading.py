@@ -21,7 +21,7 @@ from bunqueue_core.storage.changes import (
 )
 from bunqueue_core.storage.journal import StoredJob
 from bunqueue_sqlite.errors import UNSTORABLE, journal_error
-from bunqueue_sqlite.schema import PENDING, QUEUE_TABLE
+from bunqueue_sqlite.schema import INCOMING_COLUMNS, INCOMING_TABLE, PENDING, QUEUE_TABLE
 from bunqueue_sqlite.statements import Bound, Planner, Rows
 
 _PLAIN: Final = len(PLAIN_COLUMNS)
@@ -64,6 +64,19 @@ COMPLETED_BEFORE_IN_QUEUE: Final = (
     "ORDER BY completed_at,id LIMIT ?"
 )
 READ_JOBS: Final = Rows(f"SELECT {_COLUMNS} FROM jobs WHERE id IN(", "?", ")")
+
+# The same where small adds may not have been moved yet: theirs is what counts, and of several the last. One statement, so that
+# none is missed that is being moved.
+_AS_STORED: Final = ",".join(
+    name if name in INCOMING_COLUMNS else "NULL" if default is None else str(default)
+    for name, default in (*((name, None) for name in PLAIN_COLUMNS), *REST_COLUMNS)
+)
+READ_ALL_JOBS: Final = Rows(
+    "WITH wanted(id)AS(VALUES",
+    "(?)",
+    f")SELECT 0,{_COLUMNS} FROM jobs WHERE id IN wanted UNION ALL "
+    f"SELECT place,{_AS_STORED} FROM {INCOMING_TABLE} WHERE id IN wanted ORDER BY 1",
+)
 READ_RESULTS: Final = Rows("SELECT job_id,result FROM job_results WHERE job_id IN(", "?", ")")
 
 
@@ -121,8 +134,12 @@ class Reader:
 
     # -- later --------------------------------------------------------------------------------------------------------
 
-    def read_jobs(self, ids: Sequence[str]) -> dict[str, StoredJob]:
-        return {job.id: job for job in _jobs(self._all(READ_JOBS.bind_values(list(filter(_storable, ids)))))}
+    def read_jobs(self, ids: Sequence[str], *, incoming: bool) -> dict[str, StoredJob]:
+        """Stored jobs by id; ``incoming`` where small adds may be among them."""
+        known = list(filter(_storable, ids))
+        if incoming:
+            return {job.id: job for job in _jobs([row[1:] for row in self._all(READ_ALL_JOBS.bind_values(known))])}
+        return {job.id: job for job in _jobs(self._all(READ_JOBS.bind_values(known)))}
 
     def read_results(self, ids: Sequence[str]) -> dict[str, bytes]:
         return dict(self._all(READ_RESULTS.bind_values(list(filter(_storable, ids)))))

@@ -23,6 +23,7 @@ import apsw
 from bunqueue_core.model.errors import JournalError
 from bunqueue_sqlite.errors import journal_error
 from bunqueue_sqlite.files import OwnerLock, check_place, resolve
+from bunqueue_sqlite.incoming import move_in_copy
 from bunqueue_sqlite.schema import APPLICATION_ID, SCHEMA_VERSION, VERSION_TABLE
 from bunqueue_sqlite.settings import SqliteStorage
 
@@ -109,6 +110,7 @@ class SqliteFiles:
         finally:
             self._reading = None
             connection.close()
+        move_in_copy(path)
 
     def inspect(self, path: Path) -> Mapping[str, int]:
         """Check that ``path`` is a whole database of ours, in a version that we know; gives its rows by table."""

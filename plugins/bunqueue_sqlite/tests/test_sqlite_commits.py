@@ -305,7 +305,7 @@ def test_an_interruption_in_the_middle_leaves_nothing_behind(
     with monkeypatch.context() as patch:
         patch.setattr(Planner, "plan", lambda *_: Interrupting())
         with pytest.raises(KeyboardInterrupt):
-            journal.commit(ChangeSet(put=[row("a")]))
+            journal.commit(ChangeSet(put=[row("a")], queues=[QueueRow("q", 1)]))
     assert list(journal.load_dlq(10)) == []
     journal.commit(ChangeSet(put=[row("a")]))
     assert list(journal.read_jobs(["a"])) == ["a"]

@@ -18,7 +18,7 @@ from bunqueue_sqlite.files import OwnerLock
 from bunqueue_sqlite.journal import SqliteJournal
 
 from bunqueue_core.model.errors import ConfigurationError, JournalError
-from bunqueue_core.storage.changes import ChangeSet, JobRow
+from bunqueue_core.storage.changes import ChangeSet, JobRow, QueueRow
 
 #: Opens a journal, says so, and waits for a line before it ends.
 OWNER = """
@@ -162,7 +162,8 @@ connection.close()
 
 def test_another_process_may_read_beside_the_owner(journal: SqliteJournal, db: Path) -> None:
     for n in range(3):
-        journal.commit(ChangeSet(put=[row(f"job-{n}")]))
+        # the queue's row beside it: a job alone is seen in another table first (see test_sqlite_incoming.py)
+        journal.commit(ChangeSet(put=[row(f"job-{n}")], queues=[QueueRow("q", n)]))
         seen = subprocess.run(
             [sys.executable, "-c", READS, str(db)], capture_output=True, text=True, check=True, timeout=30
         ).stdout

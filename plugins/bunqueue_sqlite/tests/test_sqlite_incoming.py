@@ -1,0 +1,379 @@
+"""Small adds: wherever they are in the file, they are there, in their order, and every reading sees them."""
+
+from __future__ import annotations
+
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+from bunqueue_sqlite import SqliteStorage
+from bunqueue_sqlite.incoming import MOST_ROWS, SMALL_BYTES, SMALL_ROWS, incoming
+from bunqueue_sqlite.journal import SqliteJournal
+from bunqueue_sqlite.maintenance import SqliteMaintenance
+from bunqueue_sqlite.schema import INCOMING_TABLE
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from bunqueue_core.model.errors import JournalError
+from bunqueue_core.model.ports import Ports
+from bunqueue_core.plugins.drivers import OpenContext
+from bunqueue_core.storage.changes import (
+    REST_COLUMNS,
+    TABLES,
+    ChangeSet,
+    DlqRow,
+    JobRow,
+    MoveRow,
+    QueueRow,
+    ResultRow,
+    TableChange,
+)
+from bunqueue_core.testing import DictJournal
+
+PATIENCE_S = 30
+
+
+def rest(**columns: Any) -> tuple[Any, ...]:
+    return tuple(columns.get(name, default) for name, default in REST_COLUMNS)
+
+
+DURABLE = rest(extended_options=b"\x81\xa7durable\xc3")
+
+
+def row(id: str, data: bytes = b"\xc0", rest: tuple[Any, ...] | None = DURABLE) -> JobRow:
+    return JobRow(id, "q", "n", data, 0, 1, 1, "waiting", rest)
+
+
+def rows_in(db: Path, table: str) -> list[str]:
+    """What another process sees."""
+    connection = sqlite3.connect(f"file:{db}?mode=ro", uri=True)
+    try:
+        return [id for (id,) in connection.execute(f"SELECT id FROM {table} ORDER BY rowid")]
+    finally:
+        connection.close()
+
+
+def read_by_another(db: Path, table: str) -> list[str]:
+    done = subprocess.run(
+        [sys.executable, "-c", _LOOK, str(db), table], capture_output=True, text=True, check=True, timeout=PATIENCE_S
+    )
+    return done.stdout.split()
+
+
+_LOOK = """
+import sqlite3, sys
+connection = sqlite3.connect(f"file:{sys.argv[1]}?mode=ro", uri=True)
+print(*(id for (id,) in connection.execute(f"SELECT id FROM {sys.argv[2]} ORDER BY rowid")))
+connection.close()
+"""
+
+
+def copy_as_after_a_crash(db: Path, to: Path) -> None:
+    """The files as they are now, while their owner has them open."""
+    for suffix in ("", "-wal"):
+        to.with_name(to.name + suffix).write_bytes(db.with_name(db.name + suffix).read_bytes())
+
+
+# -- what goes there --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        ChangeSet(),
+        ChangeSet(put=[row("a", rest=rest(ttl=1))]),
+        ChangeSet(put=[row("a"), row("b", rest=rest(unique_key="k"))]),
+        ChangeSet(put=[row("a", b"x" * (SMALL_BYTES + 1))]),
+        ChangeSet(put=[row("a", b"x" * SMALL_BYTES), row("b", b"x")]),
+        ChangeSet(put=[row(str(n)) for n in range(SMALL_ROWS + 1)]),
+        ChangeSet(put=[row("a")], removed=["b"]),
+        ChangeSet(put=[row("a")], moved=[MoveRow("b", "active", 1, None, None)]),
+        ChangeSet(put=[row("a")], results=[ResultRow("b", b"r", 1)]),
+        ChangeSet(put=[row("a")], dlq_put=[DlqRow(1, "b", "q", b"e", 1)]),
+        ChangeSet(put=[row("a")], dlq_removed=[1]),
+        ChangeSet(put=[row("a")], queues=[QueueRow("q", 1)]),
+        ChangeSet(put=[row("a")], queues_removed=["q"]),
+        ChangeSet(put=[row("a")], tables=[TableChange(TABLES[0])]),
+        ChangeSet(put=[row("a")], obliterated=["q"]),
+    ],
+)
+def test_only_small_plain_adds_go_there(changes: ChangeSet) -> None:
+    assert incoming(changes) is None
+
+
+@pytest.mark.parametrize("count", range(1, SMALL_ROWS + 1))
+def test_small_adds_go_there_and_are_read_at_once(journal: SqliteJournal, db: Path, count: int) -> None:
+    rows = [row(f"{n}", rest=DURABLE if n % 2 else None) for n in range(count)]
+    journal.commit(ChangeSet(put=rows))
+    assert journal.read_jobs([*(put.id for put in rows), "unknown"]) == {
+        put.id: (*put[:-1], put.rest or rest()) for put in rows
+    }
+    loaded = [job for batch in journal.load_pending(100) for job in batch]
+    assert sorted(job.id for job in loaded) == [put.id for put in rows]
+
+
+def test_the_last_of_several_rows_of_a_job_counts(journal: SqliteJournal, make_journal: Any, db: Path) -> None:
+    journal.commit(ChangeSet(put=[row("a", b"1", rest(ttl=5))]))
+    journal.commit(ChangeSet(put=[row("a", b"2")]))
+    journal.commit(ChangeSet(put=[row("b", b"1"), row("a", b"3", None)]))
+    for found in (journal.read_jobs(["a"]), {job.id: job for batch in journal.load_pending(10) for job in batch}):
+        assert (found["a"].data, found["a"].rest) == (b"3", rest())
+
+
+# -- when it is moved -------------------------------------------------------------------------------------------------
+
+
+def test_a_commit_of_another_kind_finds_them_moved(journal: SqliteJournal, db: Path) -> None:
+    journal.commit(ChangeSet(put=[row("a"), row("b"), row("c")]))
+    journal.commit(ChangeSet(moved=[MoveRow("a", "active", 5, None, None)], removed=["b"]))
+    assert {id: job.state for id, job in journal.read_jobs(["a", "b", "c"]).items()} == {"a": "active", "c": "waiting"}
+    journal.commit(ChangeSet(put=[row("d")]))
+    journal.commit(ChangeSet(obliterated=["q"]))
+    assert journal.read_jobs(["a", "b", "c", "d"]) == {}
+
+
+def test_so_many_are_moved_together(journal: SqliteJournal, db: Path) -> None:
+    for n in range(3 * MOST_ROWS + 2):
+        journal.commit(ChangeSet(put=[row(f"{n:04}")]))
+        assert len(read_incoming(journal)) <= MOST_ROWS
+    assert sorted(journal.read_jobs([f"{n:04}" for n in range(3 * MOST_ROWS + 2)])) == [
+        f"{n:04}" for n in range(3 * MOST_ROWS + 2)
+    ]
+
+
+def read_incoming(journal: SqliteJournal) -> list[Any]:
+    connection = apsw.Connection(str(journal.path), flags=apsw.SQLITE_OPEN_READONLY)
+    try:
+        return connection.execute(f"SELECT id FROM {INCOMING_TABLE}").fetchall()
+    finally:
+        connection.close()
+
+
+def test_others_see_them_in_jobs_once_nothing_is_committed(journal: SqliteJournal, db: Path) -> None:
+    journal.commit(ChangeSet(put=[row("a")]))
+    deadline = time.monotonic() + PATIENCE_S
+    while read_by_another(db, "jobs") != ["a"]:
+        assert time.monotonic() < deadline
+    assert read_by_another(db, INCOMING_TABLE) == []
+    assert list(journal.read_jobs(["a"])) == ["a"]
+
+
+def test_closing_moves_them(journal: SqliteJournal, db: Path) -> None:
+    journal.commit(ChangeSet(put=[row("a")]))
+    journal.close()
+    assert rows_in(db, "jobs") == ["a"]
+    assert rows_in(db, INCOMING_TABLE) == []
+    assert not any(thread.name == "bunqueue-incoming" for thread in threading.enumerate())
+
+
+def test_opening_moves_what_a_crash_left(journal: SqliteJournal, make_journal: Any, db: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy.db"
+    journal.commit(ChangeSet(put=[row("old", rest=rest(ttl=1))]))
+    journal.commit(ChangeSet(put=[row("a"), row("old", b"new")]))
+    copy_as_after_a_crash(db, copy)
+    opened = make_journal(copy)
+    opened.open()
+    found = {job.id: job.data for batch in opened.load_pending(10) for job in batch}
+    assert found == {"a": b"\xc0", "old": b"new"}
+    opened.close()
+    assert rows_in(copy, INCOMING_TABLE) == []
+
+
+def test_a_snapshot_holds_them(journal: SqliteJournal, make_journal: Any, tmp_path: Path) -> None:
+    journal.commit(ChangeSet(put=[row("a")]))
+    snapshot = tmp_path / "snapshot.db"
+    journal.snapshot(snapshot)
+    assert (rows_in(snapshot, "jobs"), rows_in(snapshot, INCOMING_TABLE)) == (["a"], [])
+    opened = make_journal(snapshot)
+    opened.open()
+    assert list(opened.read_jobs(["a"])) == ["a"]
+
+
+def test_what_is_told_of_the_file_counts_them(journal: SqliteJournal, db: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy.db"
+    journal.commit(ChangeSet(put=[row(f"{n}") for n in range(20)]))
+    journal.commit(ChangeSet(put=[row("a"), row("3", b"again")]))
+    journal.commit(ChangeSet(put=[row("a", b"again")]))
+    copy_as_after_a_crash(db, copy)
+    assert SqliteMaintenance(SqliteStorage(data_path=copy)).info().jobs["waiting"] == 21
+    assert list(SqliteMaintenance(SqliteStorage(data_path=copy)).check()) == []
+
+
+def test_a_file_that_lacks_the_table_gains_it(journal: SqliteJournal, make_journal: Any, db: Path) -> None:
+    journal.commit(ChangeSet(put=[row("a")]))
+    journal.close()
+    connection = sqlite3.connect(db)
+    connection.execute(f"DROP TABLE {INCOMING_TABLE}")
+    connection.commit()
+    connection.close()
+    opened = make_journal(db)
+    opened.open()
+    opened.commit(ChangeSet(put=[row("b")]))
+    assert sorted(opened.read_jobs(["a", "b"])) == ["a", "b"]
+
+
+# -- faults -----------------------------------------------------------------------------------------------------------
+
+WRITER = """
+import sys
+from bunqueue_sqlite import SqliteStorage
+from bunqueue_sqlite.journal import SqliteJournal
+from bunqueue_core.model.ports import Ports
+from bunqueue_core.plugins.drivers import OpenContext
+from bunqueue_core.storage.changes import ChangeSet, JobRow
+
+context = OpenContext(ports=Ports(), version="0", role="server", log=lambda *_, **__: None)
+journal = SqliteJournal(SqliteStorage(data_path=sys.argv[1]), context)
+journal.open()
+for n in range(int(sys.argv[2]), 1_000_000):
+    journal.commit(ChangeSet(put=[JobRow(f"{n}-{at}", "q", "n", bytes(300), 0, n, n, "waiting") for at in range(1 + n % 3)]))
+    sys.stdout.write(f"{n}\\n")
+    sys.stdout.flush()
+"""
+
+
+@pytest.mark.parametrize("commits", [1, MOST_ROWS // 2, MOST_ROWS + 3, 700])
+def test_small_adds_survive_a_kill_and_are_whole(make_journal: Any, db: Path, commits: int) -> None:
+    first = 0
+    for _ in range(2):
+        writer = subprocess.Popen(
+            [sys.executable, "-c", WRITER, str(db), str(first)], stdout=subprocess.PIPE, text=True
+        )
+        assert writer.stdout is not None
+        for _ in range(commits):
+            acknowledged = int(writer.stdout.readline())
+        writer.send_signal(signal.SIGKILL)
+        acknowledged = int((writer.stdout.read().rpartition("\n")[0] or str(acknowledged)).rsplit("\n", 1)[-1])
+        writer.wait()
+        writer.stdout.close()
+        journal = make_journal(db)
+        journal.open()
+        found = {job.id for batch in journal.load_pending(10_000) for job in batch}
+        last = max(int(id.partition("-")[0]) for id in found)
+        assert last in (acknowledged, acknowledged + 1)
+        assert found == {f"{n}-{at}" for n in range(last + 1) for at in range(1 + n % 3)}
+        journal.close()
+        first = last + 1
+
+
+def test_a_move_that_fails_keeps_them_and_fails_what_is_committed_with_it(
+    journal: SqliteJournal, make_journal: Any, db: Path
+) -> None:
+    journal.commit(ChangeSet(put=[row("a")]))
+    # Nobody else writes to the file of an owner; here somebody does, so that what is there cannot be moved.
+    other = apsw.Connection(str(db))
+    other.execute("CREATE TRIGGER stop BEFORE INSERT ON jobs BEGIN SELECT raise(ABORT, 'no'); END")
+    with pytest.raises(JournalError):
+        journal.commit(ChangeSet(results=[ResultRow("x", b"r", 1)]))
+    assert journal.read_results(["x"]) == {}
+    assert list(journal.read_jobs(["a"])) == ["a"]
+    other.execute("DROP TRIGGER stop")
+    other.close()
+    journal.commit(ChangeSet(results=[ResultRow("x", b"r", 1)]))
+    assert journal.read_results(["x"]) == {"x": b"r"}
+    assert list(journal.read_jobs(["a"])) == ["a"]
+
+
+# -- all of it --------------------------------------------------------------------------------------------------------
+
+IDS = [f"job-{n}" for n in range(12)]
+ids = st.sampled_from(IDS)
+small = st.lists(
+    st.tuples(ids, st.booleans(), st.binary(max_size=20)), min_size=1, max_size=4, unique_by=lambda put: put[0]
+)
+
+
+class Committing(RuleBasedStateMachine):
+    """Small adds among other commits, crashes and orderly stops: the file always holds what a plain reading says."""
+
+    folder: Path
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.number = 0
+        self.model = DictJournal()
+        self.model.open()
+        self.path = self.folder / f"{id(self)}-0.db"
+        self.journal = self._opened()
+
+    def _opened(self) -> SqliteJournal:
+        context = OpenContext(ports=Ports(), version="0", role="server", log=lambda *_, **__: None)
+        journal = SqliteJournal(SqliteStorage(data_path=self.path), context)
+        journal.open()
+        return journal
+
+    def _commit(self, changes: ChangeSet) -> None:
+        self.model.commit(changes)
+        self.journal.commit(changes)
+
+    @rule(puts=small)
+    def add(self, puts: list[tuple[str, bool, bytes]]) -> None:
+        self._commit(ChangeSet(put=[row(id, data, DURABLE if durable else None) for id, durable, data in puts]))
+
+    @rule(id=ids, ttl=st.integers(1, 5))
+    def add_with_options(self, id: str, ttl: int) -> None:
+        self._commit(ChangeSet(put=[row(id, b"o", rest(ttl=ttl))]))
+
+    @rule(id=ids, state=st.sampled_from(["waiting", "active", "delayed"]))
+    def move(self, id: str, state: str) -> None:
+        self._commit(ChangeSet(moved=[MoveRow(id, state, 1, None, None)]))
+
+    @rule(id=ids)
+    def remove(self, id: str) -> None:
+        self._commit(ChangeSet(removed=[id]))
+
+    @rule(puts=small)
+    def start_over(self, puts: list[tuple[str, bool, bytes]]) -> None:
+        self._commit(ChangeSet(obliterated=["q"], put=[row(id, data) for id, _, data in puts]))
+
+    @rule()
+    def stop_and_start(self) -> None:
+        self.journal.close()
+        self.journal = self._opened()
+
+    @rule()
+    def crash_and_start(self) -> None:
+        self.number += 1
+        after = self.folder / f"{id(self)}-{self.number}.db"
+        copy_as_after_a_crash(self.path, after)
+        self.journal.close()
+        self.path = after
+        self.journal = self._opened()
+
+    @rule()
+    def load(self) -> None:
+        ours = [job for batch in self.journal.load_pending(100) for job in batch]
+        theirs = [job for batch in self.model.load_pending(100) for job in batch]
+        assert sorted(ours) == sorted(theirs)
+        assert sorted(job.id for job in self.journal.load_active(100)) == sorted(
+            job.id for job in self.model.load_active(100)
+        )
+
+    @invariant()
+    def every_job_is_as_it_was_last_committed(self) -> None:
+        assert self.journal.read_jobs(IDS) == self.model.read_jobs(IDS)
+
+    def teardown(self) -> None:
+        self.journal.close()
+
+
+@pytest.fixture
+def committing(tmp_path: Path) -> type[Committing]:
+    class InFolder(Committing):
+        folder = tmp_path
+
+    return InFolder
+
+
+def test_whatever_is_committed_in_between(committing: type[Committing]) -> None:
+    case = committing.TestCase
+    case.settings = settings(max_examples=25, stateful_step_count=30, deadline=None)
+    case("runTest").runTest()
