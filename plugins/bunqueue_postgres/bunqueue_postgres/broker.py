@@ -105,12 +105,13 @@ class PostgresBroker(
     def close(self, deadline_s: float = 30.0) -> Answer[None]:
         if self._closed is None:
             self.closing = True
+            # Now, not when the task begins: a claim that begins in between is refused, and would refuse the pulls it is for.
+            for desk in list(self._desks.values()):
+                desk.close()
             self._closed = self.answer(self._close(deadline_s), own=True)
         return self._closed
 
     async def _close(self, deadline_s: float) -> None:
-        for desk in list(self._desks.values()):
-            desk.close()
         for answers in self.waits.values():
             for answer in answers:
                 answer.settle((False, None))

@@ -14,6 +14,7 @@ from pg_waiting import until
 
 from bunqueue_core.model.errors import (
     BackendBusy,
+    BrokerClosed,
     BunqueueError,
     CommandError,
     ConfigurationError,
@@ -151,6 +152,25 @@ async def test_an_orderly_stop_hands_back_only_its_own(start: Any) -> None:
     assert await other.states([mine.job.id, theirs.job.id]) == ["waiting", "active"]
     (again,) = await pull(other)
     assert (again.job.id, again.job.attempts) == (mine.job.id, 0)
+
+
+@pytest.mark.parametrize("registered", [False, True])
+@pytest.mark.parametrize("turns", range(6))
+async def test_a_pull_that_came_before_the_stop_is_answered_empty(
+    open_broker: OpenBroker, turns: int, registered: bool
+) -> None:
+    broker = open_broker()
+    await broker.start()
+    if registered:
+        await broker.resume("q")
+    pulls = [broker.pull(PullRequest("q", 1, "w", wait_ms=wait_ms)) for wait_ms in (0, 600_000)]
+    for _ in range(turns):  # of the loop: the look for the queue, or the claim, may have begun or not
+        await asyncio.sleep(0)
+    closed = broker.close()
+    assert [await pull for pull in pulls] == [[], []]
+    await closed
+    with pytest.raises(BrokerClosed):
+        await broker.pull(PullRequest("q", 1, "w"))
 
 
 async def test_namespaces_never_meet(start: Any) -> None:
