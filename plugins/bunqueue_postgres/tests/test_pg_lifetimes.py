@@ -20,8 +20,8 @@ from bunqueue_core.model.errors import StorageUnavailable
 #: What the guide promises, s and ms.
 CONNECT_S, IDLE_S, LIFETIME_S, UNCONFIRMED_MS = 10, 30, 3_600, 12_000
 
-#: Options of the socket that libpq sets, where the system has them: seconds before the first look at a silent peer and between looks,
-#: looks, and ms for which sent data may stay unconfirmed.
+#: Options of the socket that libpq sets, where the system has them: seconds before the first look at a silent peer and between
+#: looks, looks, and ms for which sent data may stay unconfirmed.
 SOCKET: Final = {
     getattr(socket, name): value
     for name, value in {
