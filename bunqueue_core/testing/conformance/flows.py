@@ -233,6 +233,21 @@ class FamilyCases(Kit):
         h.lose(h.take("c"))
         h.until_state(parent, "waiting")
 
+    @rule("S-163")
+    def test_a_retried_dead_letter_waits_for_nobody(self, h: Harness) -> None:
+        parent = h.push_one("q", {})
+        h.push("c", child(parent, max_attempts=1, fail_parent_on_failure=True), child(parent))
+        first, second = h.pull("c", count=2)
+        h.lose(first)
+        h.until_state(parent, "failed")
+        assert h.call("retry_dead_letters", "q") == 1
+        assert h.state(parent) == "waiting"
+        delivery = h.take()
+        assert delivery.job.id == parent
+        h.complete(second)
+        h.complete(delivery)
+        assert h.states(parent, second.job.id) == ["completed", "completed"]
+
     @rule("S-333")
     def test_policies_hold_for_a_child_that_is_lost(self, h: Harness) -> None:
         parent = h.push_one("q", {})
