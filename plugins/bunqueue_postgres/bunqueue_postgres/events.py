@@ -65,7 +65,8 @@ class Feed:
         self._again = False
         self._beginning = False
         self._following: list[Callable[[], None]] = []
-        self._looked_at = float("-inf")
+        self._looked_at = float("-inf")  #: when the latest look began, on the loop's clock
+        self._poked_at = float("-inf")  #: when something was last said to be there
         self._due: asyncio.TimerHandle | None = None
         self._shares: list[Listener] = []
         self._sharing: asyncio.Task[None] | None = None
@@ -139,8 +140,14 @@ class Feed:
     def poke(self) -> None:
         """Something may have been committed that nobody here waits to hear of: look, soon."""
         self.poke_share()
-        if not self._subscriptions or self._due is not None:
+        if not self._subscriptions:
             return
+        self._poked_at = asyncio.get_running_loop().time()
+        if self._due is None:
+            self._look_in_time()
+
+    def _look_in_time(self) -> None:
+        """Look now, or when the latest look is old enough."""
         loop = asyncio.get_running_loop()
         due = self._looked_at + UNASKED_LOOK_S
         if loop.time() >= due:
@@ -158,8 +165,9 @@ class Feed:
 
     def _fall_due(self) -> None:
         self._due = None
-        if not self._broker.closing:
-            self._look_now()
+        # Looks that statements took along have mostly seen it by now.
+        if not self._broker.closing and self._looked_at < self._poked_at:
+            self._look_in_time()
 
     def _look_now(self) -> None:
         if self._reading is not None and not self._reading.done():
@@ -171,11 +179,7 @@ class Feed:
         while True:
             self._again = False
             following, self._following = self._following, []
-            # This look sees what those were to see that are due later.
             self._looked_at = asyncio.get_running_loop().time()
-            if self._due is not None:
-                self._due.cancel()
-                self._due = None
             try:
                 await self._look()
             except (psycopg.Error, BunqueueError):
@@ -227,7 +231,7 @@ class Feed:
         if position is None or self._joined or (self._reading is not None and not self._reading.done()):
             return await broker.run(query, parameters), False
         self._joined = True
-        due, looked_at = self._due, asyncio.get_running_loop().time()
+        looked_at = asyncio.get_running_loop().time()
         try:
             rows, seen = await broker.database.run_all(((query, parameters), self._statement(*position)))
         finally:
@@ -236,11 +240,22 @@ class Feed:
         if isinstance(seen, psycopg.Error) or self._position is not position:
             return rows, False  # another look was quicker: what it has told must not be told again
         self._take(seen)
-        self._looked_at = looked_at
-        if due is not None and due is self._due:
-            due.cancel()
-            self._due = None
+        self._looked_at = max(looked_at, self._looked_at)
         return rows, True
+
+    async def run_untold(self, query: bytes, parameters: Sequence[Any]) -> Rows:
+        """Run a statement that writes events of which listeners may hear a little later, :data:`UNASKED_LOOK_S` at most.
+
+        Where little happens they have heard of them when it returns; where much does, the next look sees them for less.
+        """
+        if self._looked_at + UNASKED_LOOK_S <= asyncio.get_running_loop().time():
+            rows, heard = await self.run(query, parameters)
+            if not heard:
+                self.poke()
+            return rows
+        rows = await self._broker.run(query, parameters)
+        self.poke()
+        return rows
 
     def _heard_queues(self) -> arrays.TextArray | None:
         """Queues with listeners; None if somebody listens to all."""

@@ -105,82 +105,110 @@ class Wire:
 
     async def _results(self, syncs: int) -> list[PGresult]:
         """What the server answers to what was sent: until it is ready again, or in pipeline mode until so many syncs."""
-        pgconn = self._pgconn
-        loop = asyncio.get_running_loop()
-        answered: asyncio.Future[None] = loop.create_future()
-        results: list[PGresult] = []
-        left = syncs
-        ended = False  #: the last that came was the end of a statement
-        timer: asyncio.TimerHandle | None = None
+        return await _Reply(self._pgconn, syncs).read()
 
-        def look() -> None:
-            nonlocal timer
-            timer = loop.call_later(_LOOK_S, look)
-            receive()
 
-        def receive() -> None:
-            nonlocal left, ended
-            try:
-                pgconn.consume_input()
-                while not pgconn.is_busy():
-                    result = pgconn.get_result()
-                    if result is None:
-                        if ended or not syncs:
-                            break
-                        ended = True
-                        continue
-                    ended = False
-                    if result.status != ExecStatus.PIPELINE_SYNC:
-                        results.append(result)
-                        if result.status == ExecStatus.FATAL_ERROR and _ends_session(result):
-                            break
-                        continue
-                    left -= 1
-                    if not left:
-                        break
-                else:
-                    return
-            except Exception as error:
-                stop(error)
-            else:
-                stop(None)
+class _Reply:
+    """Waits for one reply. A class and not closures, which would refer to each other and be left to the garbage collector."""
 
-        def stop(error: Exception | None) -> None:
-            # At once: libpq closes a broken connection's socket, whose number may then be another's.
-            if timer is not None:
-                timer.cancel()
-            loop.remove_reader(descriptor)
-            if writing:
-                loop.remove_writer(descriptor)
-            if answered.done():
-                return
-            if error is None:
-                answered.set_result(None)
-            else:
-                answered.set_exception(error)
+    __slots__ = (
+        "_answered",
+        "_descriptor",
+        "_ended",
+        "_left",
+        "_loop",
+        "_pgconn",
+        "_results",
+        "_syncs",
+        "_timer",
+        "_writing",
+    )
 
-        def send() -> None:
-            try:
-                if pgconn.flush() == 0:
-                    loop.remove_writer(descriptor)
-            except Exception as error:
-                stop(error)
+    def __init__(self, pgconn: PGconn, syncs: int) -> None:
+        self._pgconn = pgconn
+        self._syncs = syncs
+        self._left = syncs
+        self._results: list[PGresult] = []
+        self._ended = False  #: the last that came was the end of a statement
+        self._loop = asyncio.get_running_loop()
+        self._answered: asyncio.Future[None] = self._loop.create_future()
+        self._descriptor = pgconn.socket
+        self._writing = pgconn.flush() != 0
+        self._timer: asyncio.TimerHandle | None = None
 
-        descriptor = pgconn.socket
-        writing = pgconn.flush() != 0
-        loop.add_reader(descriptor, receive)
-        timer = loop.call_later(_LOOK_S, look)
-        if writing:
-            loop.add_writer(descriptor, send)
+    async def read(self) -> list[PGresult]:
+        """See :meth:`Wire._results`."""
+        self._loop.add_reader(self._descriptor, self._receive)
+        self._timer = self._loop.call_later(_LOOK_S, self._look)
+        if self._writing:
+            self._loop.add_writer(self._descriptor, self._send)
         try:
-            await answered
+            await self._answered
         except asyncio.CancelledError:
-            if answered.cancelled():
-                stop(None)
+            if self._answered.cancelled():
+                self._stop(None)
             raise
-        if len(results) < max(1, syncs) or left:
+        results = self._results
+        if len(results) < max(1, self._syncs) or self._left:
             raise _read_error(results[-1]) if results else psycopg.OperationalError("the connection is lost")
         return results
+
+    def _look(self) -> None:
+        self._timer = self._loop.call_later(_LOOK_S, self._look)
+        self._receive()
+
+    def _receive(self) -> None:
+        try:
+            whole = self._take()
+        except Exception as error:
+            self._stop(error)
+        else:
+            if whole:
+                self._stop(None)
+
+    def _take(self) -> bool:
+        """Take what has come; true if that is all, or all that will come."""
+        pgconn, syncs = self._pgconn, self._syncs
+        pgconn.consume_input()
+        while not pgconn.is_busy():
+            result = pgconn.get_result()
+            if result is None:
+                if self._ended or not syncs:
+                    return True
+                self._ended = True
+                continue
+            self._ended = False
+            status = result.status
+            if status == ExecStatus.PIPELINE_SYNC:
+                self._left -= 1
+                if not self._left:
+                    return True
+                continue
+            self._results.append(result)
+            if status == ExecStatus.FATAL_ERROR and _ends_session(result):
+                return True
+        return False
+
+    def _stop(self, error: Exception | None) -> None:
+        # At once: libpq closes a broken connection's socket, whose number may then be another's.
+        if self._timer is not None:
+            self._timer.cancel()
+        self._loop.remove_reader(self._descriptor)
+        if self._writing:
+            self._loop.remove_writer(self._descriptor)
+        if self._answered.done():
+            return
+        if error is None:
+            self._answered.set_result(None)
+        else:
+            self._answered.set_exception(error)
+
+    def _send(self) -> None:
+        try:
+            if self._pgconn.flush() == 0:
+                self._loop.remove_writer(self._descriptor)
+        except Exception as error:
+            self._stop(error)
 
 
 def _ends_session(result: PGresult) -> bool:

@@ -177,7 +177,7 @@ class Consuming(Limiting):
 
     async def _claim_plainly(self, queue: str, queue_id: int, slots: list[Slot]) -> list[tuple[Any, ...]]:
         marks = self.marks.take(queue)
-        return await self.change(
+        return await self.feed.run_untold(
             self.queries.claim,
             (
                 Int4(self.ns),
