@@ -403,9 +403,8 @@ class Consuming(Limiting):
         refused: dict[int, tuple[int, Exception]] = {}
         ignored: set[tuple[int, int]] = set()
         stepwise: set[int] = set()
-        heard = True
         while members:
-            rows, heard = await self.feed.run(self.queries.ack, self._ack_parameters(members))
+            rows = await self.feed.run_untold(self.queries.ack, self._ack_parameters(members))
             missed: list[tuple[str, int, int, Ack]] = []
             for n, status, valid, plain, free, retired, same in rows:
                 member = members[n - 1]
@@ -427,19 +426,11 @@ class Consuming(Limiting):
             members = [member for member in missed if member[1] not in refused and member[1] not in stepwise]
         # Where limits hold jobs back, the end of one lets another start, perhaps at another broker.
         self.coordinator.announce(hurry=any(desk.watchful for desk in self._desks.values()))
-
-        def answer() -> None:
-            for batch, call in enumerate(calls):
-                if batch in refused:
-                    call.answer.fail(refused[batch][1])
-                elif batch not in stepwise:
-                    self._acknowledge(call, errors[batch], {n for of, n in ignored if of == batch} if ignored else ())
-
-        # The next statement need not wait for listeners, only the answers do.
-        if heard:
-            answer()
-        else:
-            self.feed.when_heard(answer)
+        for batch, call in enumerate(calls):
+            if batch in refused:
+                call.answer.fail(refused[batch][1])
+            elif batch not in stepwise:
+                self._acknowledge(call, errors[batch], {n for of, n in ignored if of == batch} if ignored else ())
         self.wake_limited()
         if stepwise:
             await self._complete_stepwise([calls[batch] for batch in sorted(stepwise)])

@@ -5,6 +5,7 @@ WITH page AS MATERIALIZED (
     SELECT j.status, j.finished_at, j.id, j.due_at, j.flags, j.options, j.dead
     FROM bunqueue.jobs j
     WHERE j.queue_id = $1::int4 AND j.status IN (4, 5) AND (j.status, j.finished_at, j.id) > ($2::int2, $3::int8, $4::text)
+        AND j.finished_at IS NOT NULL
     ORDER BY j.status, j.finished_at, j.id
     LIMIT $5::int4
 )
