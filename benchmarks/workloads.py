@@ -40,10 +40,10 @@ class Workload:
 
 
 WORKLOADS: Final = (
-    Workload("embedded_add_bulk", "embedded", "add_bulk", 50_000, 2.0, "1,000 a call, buffered"),
-    Workload("embedded_add", "embedded", "add", 20_000, 2.0, "one call a job, buffered"),
-    Workload("embedded_add_durable", "embedded", "add_durable", 20_000, 2.0, "one call a job, each on disk"),
-    Workload("embedded_process", "embedded", "process", 20_000, 5.0, "concurrency 50, no-op processor"),
+    Workload("embedded_add_bulk", "embedded", "add_bulk", 50_000, 3.0, "1,000 a call, buffered"),
+    Workload("embedded_add", "embedded", "add", 20_000, 3.0, "one call a job, buffered"),
+    Workload("embedded_add_durable", "embedded", "add_durable", 20_000, 3.0, "one call a job, each on disk"),
+    Workload("embedded_process", "embedded", "process", 20_000, 8.0, "concurrency 50, no-op processor"),
     Workload("tcp_add_bulk", "tcp", "add_bulk", 50_000, 1.5, "1,000 a call"),
     Workload("tcp_add", "tcp", "add", 20_000, 1.0, "100 in flight"),
     Workload("tcp_add_sequential", "tcp", "add_sequential", 20_000, None, "one at a time"),
