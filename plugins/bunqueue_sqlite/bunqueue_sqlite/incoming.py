@@ -35,13 +35,18 @@ MOST_ROWS: Final = 128
 #: Time without a commit after which a thread moves what there is, s.
 QUIET_S: Final = 0.05
 
+#: Time after which it tries again what failed, s.
+RETRY_S: Final = 1.0
+
 _COLUMNS: Final = ",".join(INCOMING_COLUMNS)
 _ROW: Final = f"({','.join('?' * len(INCOMING_COLUMNS))})"
+# OR REPLACE: what is NULL and may not be gets its default, as it does in `jobs`.
 _TEXTS: Final = tuple(
-    f"INSERT INTO {INCOMING_TABLE}({_COLUMNS})VALUES{','.join([_ROW] * n)}" for n in range(SMALL_ROWS + 1)
+    f"INSERT OR REPLACE INTO {INCOMING_TABLE}({_COLUMNS})VALUES{','.join([_ROW] * n)}" for n in range(SMALL_ROWS + 1)
 )
 _PLAIN: Final = len(PLAIN_COLUMNS)
 _BUT_LAST: Final = REST_DEFAULTS[:-1]
+_NOT_WAITING: Final = ("active", "completed")
 
 Bound = tuple[str, tuple[object, ...]]
 
@@ -49,7 +54,8 @@ Bound = tuple[str, tuple[object, ...]]
 def incoming(changes: ChangeSet) -> Bound | None:
     """The statement that commits ``changes`` to the table of small adds; None if they are not such.
 
-    They are a few rows of jobs which have nothing but the plain columns and, at most, the last of the others, as durable jobs have.
+    They are a few rows of jobs that wait, which have nothing but the plain columns and, at most, the last of the others, as durable
+    jobs have. What reads jobs that run or have ended need not look for them here.
     """
     put = changes.put
     if (
@@ -80,6 +86,8 @@ def incoming(changes: ChangeSet) -> Bound | None:
 
 
 def _values(row: JobRow) -> tuple[object, ...] | None:
+    if row.state in _NOT_WAITING:
+        return None
     rest = row.rest
     if rest is None:
         return row  # its ninth value is the None that the column behind the plain ones has then
@@ -113,29 +121,46 @@ class Quiet:
 
     Args:
         commits: number of commits so far.
-        move: moves what there is; errors are its own affair.
+        move: moves what there is; False if that failed, and is to be tried again.
+        retry_s: time until then, s.
     """
 
-    def __init__(self, commits: Callable[[], int], move: Callable[[], None]) -> None:
+    def __init__(self, commits: Callable[[], int], move: Callable[[], bool], *, retry_s: float = RETRY_S) -> None:
         self._commits = commits
         self._move = move
+        self._retry_s = retry_s
         self._there = threading.Event()
         self._stop = threading.Event()
+        self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
 
     def begin(self) -> None:
-        """There is something to move now. Called by whoever commits, one at a time."""
-        if self._thread is None and not self._stop.is_set():
-            self._thread = threading.Thread(target=self._run, name="bunqueue-incoming", daemon=True)
-            self._thread.start()
+        """There is something to move. Called by whoever commits, one at a time; cheap where that is known already.
+
+        A system that has no thread to give, or is shutting down, is no error: commits and the end move it, too.
+        """
+        if self._there.is_set():
+            return
+        if self._thread is None:
+            with self._starting:
+                if self._stop.is_set():
+                    return
+                thread = threading.Thread(target=self._run, name="bunqueue-incoming", daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError:
+                    return
+                self._thread = thread
         self._there.set()
 
     def stop(self) -> None:
-        """End the thread. Idempotent."""
-        self._stop.set()
+        """End the thread. Idempotent; none begins any more."""
+        with self._starting:
+            self._stop.set()
+            thread = self._thread
         self._there.set()
-        if self._thread is not None:
-            self._thread.join()
+        if thread is not None:
+            thread.join()
 
     def _run(self) -> None:
         while self._there.wait():
@@ -144,4 +169,6 @@ class Quiet:
             while seen != (seen := self._commits()):
                 if self._stop.wait(QUIET_S):
                     return
-            self._move()
+            while not self._move():
+                if self._stop.wait(self._retry_s):
+                    return

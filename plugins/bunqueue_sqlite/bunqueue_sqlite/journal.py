@@ -95,7 +95,7 @@ class SqliteJournal:
         self._planner = Planner()
         self._contended = 0  #: commits that are still taken to be beside a busy thread
         self._slow = False  #: the last commit of a single statement was
-        self._incoming = 0  #: rows of small adds that are not in ``jobs`` yet
+        self._incoming = 0  #: rows of small adds that are not in ``jobs`` yet, or more, never fewer
         self._commits = 0
         self._quiet: Quiet | None = None
         self._commit_lock = threading.Lock()
@@ -150,6 +150,7 @@ class SqliteJournal:
             raise
         self._owner = owner
         self._live = live
+        self._incoming = 0
         self._execute = live.cursor().execute
         self._quiet = Quiet(lambda: self._commits, self._move_when_quiet)
         self._checkpoints = Checkpoints(
@@ -283,10 +284,12 @@ class SqliteJournal:
         statements = [small] if small is not None else self._planner.plan(changes, contended > 0)
         with self._commit_lock:
             if small is not None and self._incoming < MOST_ROWS:
-                self._apply(statements)
+                # Counted first, and still if it fails: whatever strikes once they are committed, nothing may come before them.
                 self._incoming += len(changes.put)
-                if self._incoming == len(changes.put) and self._quiet is not None:
-                    self._quiet.begin()
+                self._apply(statements)
+                quiet = self._quiet  # read once: a close beside this takes it away
+                if quiet is not None:
+                    quiet.begin()
             elif self._incoming:
                 self._apply([*statements, *_MOVE_INCOMING] if small is not None else [*_MOVE_INCOMING, *statements])
                 self._incoming = 0
@@ -348,9 +351,12 @@ class SqliteJournal:
                     self._apply(_MOVE_INCOMING)
                     self._incoming = 0
 
-    def _move_when_quiet(self) -> None:
-        with contextlib.suppress(JournalError):  # the next commit comes across it
+    def _move_when_quiet(self) -> bool:
+        try:
             self._move_incoming()
+        except JournalError:  # they are safe, and the next commit comes across it
+            return False
+        return True
 
     def checkpoint_when_idle(self) -> None:
         """Carry the log over into the file and cut it to nothing. Worth calling when nothing has been committed for a while.
@@ -383,7 +389,7 @@ class SqliteJournal:
 
     def load_pending(self, batch_size: int) -> Iterator[list[StoredJob]]:
         """Waiting jobs by priority descending, ``run_at``, ``id``, all as they were when the first batch was asked for."""
-        return self._loading.load_pending(batch_size)
+        yield from self._loading.load_pending(batch_size)
 
     def load_dlq(self, batch_size: int) -> Iterator[list[DlqRow]]:
         """Dead letters by ``entered_at``, ``id``."""
@@ -391,11 +397,11 @@ class SqliteJournal:
 
     def load_completed(self, limit: int, batch_size: int) -> Iterator[list[StoredJob]]:
         """The newest ``limit`` completed jobs, newest first."""
-        return self._reading.load_completed(limit, batch_size)
+        yield from self._loading.load_completed(limit, batch_size)
 
     def completed_counts(self) -> dict[str, int]:
         """Number of completed jobs of each queue that has any."""
-        return self._reading.completed_counts()
+        return self._loading.completed_counts()
 
     def load_table(self, table: Table) -> list[tuple[Any, ...]]:
         """All rows of a further table in its order."""
@@ -432,7 +438,8 @@ class SqliteJournal:
 
     @property
     def _loading(self) -> Reader:
-        """The reader, for statements over the jobs that wait or run."""
+        """The reader, for statements of the start over ``jobs``. Later ones must not wait for a commit, and leave out by themselves
+        what is not as ``jobs`` has it any more."""
         self._move_incoming()
         return self._reading
 

@@ -61,7 +61,9 @@ class SqliteMaintenance:
                 if connection.table_exists(None, name) and not name.startswith("sqlite_") and name != PROGRESS_TABLE
             ]
             tables = [(name, _number(connection, f'SELECT count(*) FROM "{name}"'), sizes[name]) for name in names]
-            states: dict[str, int] = {str(state): int(count or 0) for state, count in connection.execute(_STATES)}
+            states: dict[str, int] = {
+                str(state): int(count or 0) for state, count in connection.execute(_states(connection))
+            }
             versions = connection.execute(f"SELECT version, applied_at FROM {VERSION_TABLE} ORDER BY 1").fetchall()
             page, pages, free = (
                 _number(connection, f"PRAGMA {name}") for name in ("page_size", "page_count", "freelist_count")
@@ -197,6 +199,13 @@ def _misfits(connection: apsw.Connection) -> Iterator[str]:
     elif version > schema.SCHEMA_VERSION:
         yield f"the schema has version {version}, and this version of bunqueue_sqlite knows versions up to {schema.SCHEMA_VERSION}"
 
+
+def _states(connection: apsw.Connection) -> str:
+    """The statement for the number of jobs by state."""
+    return _STATES if connection.table_exists(None, schema.INCOMING_TABLE) else _STATES_OF_JOBS
+
+
+_STATES_OF_JOBS: Final = "SELECT state, count(*) FROM jobs GROUP BY state"
 
 #: Small adds that are not in ``jobs`` yet count as if they were.
 _STATES: Final = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
+from operator import itemgetter
 from typing import Any, Final
 
 import apsw
@@ -49,24 +50,29 @@ LOAD_COMPLETED: Final = (
 )
 LOAD_DLQ: Final = "SELECT id,job_id,queue,entry,entered_at FROM dlq ORDER BY entered_at,id"
 COMPLETED_COUNTS: Final = "SELECT queue,count(*) FROM jobs WHERE state='completed' GROUP BY queue"
+
+# A completed job that was added anew may not have been moved yet: it waits, whatever `jobs` says. No small add is completed.
+_NOT_ANEW: Final = f"id NOT IN(SELECT id FROM {INCOMING_TABLE})"
 READ_COMPLETED: Final = (
-    f"SELECT {_COLUMNS} FROM jobs WHERE queue=? AND state='completed' ORDER BY created_at,id LIMIT ? OFFSET ?"
+    f"SELECT {_COLUMNS} FROM jobs WHERE queue=? AND state='completed' AND {_NOT_ANEW} "
+    "ORDER BY created_at,id LIMIT ? OFFSET ?"
 )
 READ_COMPLETED_DESCENDING: Final = (
-    f"SELECT {_COLUMNS} FROM jobs WHERE queue=? AND state='completed' ORDER BY created_at DESC,id DESC LIMIT ? OFFSET ?"
+    f"SELECT {_COLUMNS} FROM jobs WHERE queue=? AND state='completed' AND {_NOT_ANEW} "
+    "ORDER BY created_at DESC,id DESC LIMIT ? OFFSET ?"
 )
 COMPLETED_BEFORE: Final = (
     "SELECT id,queue FROM jobs INDEXED BY idx_jobs_completed WHERE state='completed' AND completed_at<=? "
-    "ORDER BY completed_at,id LIMIT ?"
+    f"AND {_NOT_ANEW} ORDER BY completed_at,id LIMIT ?"
 )
 COMPLETED_BEFORE_IN_QUEUE: Final = (
     "SELECT id,queue FROM jobs INDEXED BY idx_jobs_completed WHERE state='completed' AND completed_at<=? AND queue=? "
-    "ORDER BY completed_at,id LIMIT ?"
+    f"AND {_NOT_ANEW} ORDER BY completed_at,id LIMIT ?"
 )
 READ_JOBS: Final = Rows(f"SELECT {_COLUMNS} FROM jobs WHERE id IN(", "?", ")")
 
 # The same where small adds may not have been moved yet: theirs is what counts, and of several the last. One statement, so that
-# none is missed that is being moved.
+# none is missed that is being moved. It is not sorted by place: SQLite would sort whole rows, with their payloads.
 _AS_STORED: Final = ",".join(
     name if name in INCOMING_COLUMNS else "NULL" if default is None else str(default)
     for name, default in (*((name, None) for name in PLAIN_COLUMNS), *REST_COLUMNS)
@@ -75,8 +81,9 @@ READ_ALL_JOBS: Final = Rows(
     "WITH wanted(id)AS(VALUES",
     "(?)",
     f")SELECT 0,{_COLUMNS} FROM jobs WHERE id IN wanted UNION ALL "
-    f"SELECT place,{_AS_STORED} FROM {INCOMING_TABLE} WHERE id IN wanted ORDER BY 1",
+    f"SELECT place,{_AS_STORED} FROM {INCOMING_TABLE} WHERE id IN wanted",
 )
+_PLACE: Final = itemgetter(0)
 READ_RESULTS: Final = Rows("SELECT job_id,result FROM job_results WHERE job_id IN(", "?", ")")
 
 
@@ -138,7 +145,9 @@ class Reader:
         """Stored jobs by id; ``incoming`` where small adds may be among them."""
         known = list(filter(_storable, ids))
         if incoming:
-            return {job.id: job for job in _jobs([row[1:] for row in self._all(READ_ALL_JOBS.bind_values(known))])}
+            rows = self._all(READ_ALL_JOBS.bind_values(known))
+            rows.sort(key=_PLACE)
+            return {job.id: job for job in _jobs([row[1:] for row in rows])}
         return {job.id: job for job in _jobs(self._all(READ_JOBS.bind_values(known)))}
 
     def read_results(self, ids: Sequence[str]) -> dict[str, bytes]:

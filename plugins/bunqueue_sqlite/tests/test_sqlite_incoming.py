@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import sqlite3
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import apsw
 import pytest
 from bunqueue_sqlite import SqliteStorage
-from bunqueue_sqlite.incoming import MOST_ROWS, SMALL_BYTES, SMALL_ROWS, incoming
+from bunqueue_sqlite.incoming import MOST_ROWS, SMALL_BYTES, SMALL_ROWS, Quiet, incoming
 from bunqueue_sqlite.journal import SqliteJournal
 from bunqueue_sqlite.maintenance import SqliteMaintenance
 from bunqueue_sqlite.schema import INCOMING_TABLE
@@ -61,6 +63,16 @@ def rows_in(db: Path, table: str) -> list[str]:
         connection.close()
 
 
+@contextlib.contextmanager
+def refusing_moves(db: Path) -> Iterator[None]:
+    """Nobody else writes to the file of an owner; here somebody does, so that what is there cannot be moved."""
+    with contextlib.closing(apsw.Connection(str(db))) as other:
+        other.execute("CREATE TRIGGER stop BEFORE INSERT ON jobs BEGIN SELECT raise(ABORT, 'no'); END")
+    yield
+    with contextlib.closing(apsw.Connection(str(db))) as other:
+        other.execute("DROP TRIGGER stop")
+
+
 def read_by_another(db: Path, table: str) -> list[str]:
     done = subprocess.run(
         [sys.executable, "-c", _LOOK, str(db), table], capture_output=True, text=True, check=True, timeout=PATIENCE_S
@@ -103,6 +115,8 @@ def copy_as_after_a_crash(db: Path, to: Path) -> None:
         ChangeSet(put=[row("a")], queues_removed=["q"]),
         ChangeSet(put=[row("a")], tables=[TableChange(TABLES[0])]),
         ChangeSet(put=[row("a")], obliterated=["q"]),
+        ChangeSet(put=[row("a")._replace(state="active")]),
+        ChangeSet(put=[row("a"), row("b", rest=None)._replace(state="completed")]),
     ],
 )
 def test_only_small_plain_adds_go_there(changes: ChangeSet) -> None:
@@ -126,6 +140,102 @@ def test_the_last_of_several_rows_of_a_job_counts(journal: SqliteJournal, make_j
     journal.commit(ChangeSet(put=[row("b", b"1"), row("a", b"3", None)]))
     for found in (journal.read_jobs(["a"]), {job.id: job for batch in journal.load_pending(10) for job in batch}):
         assert (found["a"].data, found["a"].rest) == (b"3", rest())
+
+
+def loaded(batches: Iterable[list[Any]]) -> list[str]:
+    return [job.id for batch in batches for job in batch]
+
+
+@pytest.mark.parametrize(
+    "completed",
+    [
+        lambda journal: loaded(journal.load_completed(10, 10)),
+        lambda journal: loaded([journal.read_completed("q", 0, 10, True)]),
+        lambda journal: loaded([journal.read_completed("q", 0, 10, False)]),
+        lambda journal: [id for id, _ in journal.completed_before(None, 10, 10)],
+        lambda journal: [id for id, _ in journal.completed_before("q", 10, 10)],
+        lambda journal: ["b"] * journal.completed_counts()["q"],
+    ],
+)
+def test_a_job_that_is_added_anew_is_not_completed_any_more(journal: SqliteJournal, completed: Any) -> None:
+    old = [row(id, rest=rest(completed_at=5))._replace(state="completed") for id in "ab"]
+    journal.commit(ChangeSet(put=old))
+    assert len(completed(journal)) == 2
+    journal.commit(ChangeSet(put=[row("a")]))
+    assert completed(journal) == ["b"]
+
+
+@pytest.mark.parametrize("state", ["active", "completed"])
+def test_a_plain_row_of_a_job_that_does_not_wait_is_read_at_once(journal: SqliteJournal, state: str) -> None:
+    journal.commit(ChangeSet(put=[row("a", rest=None)._replace(state=state)]))
+    found = journal.load_active(10) if state == "active" else journal.read_completed("q", 0, 10, True)
+    assert [job.id for job in found] == ["a"]
+
+
+def test_a_load_has_what_was_committed_before_its_first_batch_was_asked_for(journal: SqliteJournal) -> None:
+    journal.commit(ChangeSet(put=[row("a", rest=rest(completed_at=5))._replace(state="completed"), row("b")]))
+    pending, ended = journal.load_pending(10), journal.load_completed(10, 10)
+    journal.commit(ChangeSet(put=[row("a")]))
+    assert sorted(job.id for batch in pending for job in batch) == ["a", "b"]
+    assert list(ended) == []
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"data": None},
+        {"data": "text"},
+        {"name": None},
+        {"name": 5},
+        {"priority": None},
+        {"priority": float("nan")},
+        {"priority": True},
+        {"priority": 2.0},
+        {"priority": 2.5},
+        {"priority": "7"},
+        {"priority": 2**62 + 1},
+        {"run_at": 1.5},
+        {"run_at": 2.0**60},
+        {"run_at": float("inf")},
+        {"created_at": -(2**63)},
+        {"rest": (*rest()[:13], False, *rest()[14:])},
+        {"rest": (None, None, 0.0, 3.0, True + 999, *rest()[5:])},
+        {"run_at": None},
+        {"created_at": float("nan")},
+        {"queue": None},
+        {"created_at": 2**63},
+        {"name": "\ud800"},
+    ],
+    ids=repr,
+)
+def test_values_become_what_they_become_in_jobs(journal: SqliteJournal, odd: dict[str, Any]) -> None:
+    put = row("a", rest=None)._replace(**odd)
+
+    def stored(changes: ChangeSet) -> list[Any]:
+        try:
+            journal.commit(changes)
+        except JournalError as error:
+            return [str(error)]
+        at_first = journal.read_jobs(["a"])
+        return [repr(at_first), repr(journal.read_jobs(["a"])), [len(batch) for batch in journal.load_pending(10)]]
+
+    small = stored(ChangeSet(put=[put]))
+    journal.commit(ChangeSet(removed=["a"]))
+    assert small == stored(ChangeSet(put=[put], queues=[QueueRow("q", 1)]))
+
+
+def test_many_jobs_are_read_at_once(journal: SqliteJournal) -> None:
+    old = [row(f"{n}", b"old") for n in range(10_000)]
+    journal.commit(ChangeSet(put=old))
+    journal.commit(ChangeSet(put=[row("5", b"1"), row("9999", b"1"), row("new", b"1")]))
+    journal.commit(ChangeSet(put=[row("5", b"2")]))
+    found = journal.read_jobs([*(put.id for put in old), "5", "unknown", "new"])
+    assert {id: job.data for id, job in found.items()} == {
+        **{put.id: b"old" for put in old},
+        "5": b"2",
+        "9999": b"1",
+        "new": b"1",
+    }
 
 
 # -- when it is moved -------------------------------------------------------------------------------------------------
@@ -164,6 +274,87 @@ def test_others_see_them_in_jobs_once_nothing_is_committed(journal: SqliteJourna
         assert time.monotonic() < deadline
     assert read_by_another(db, INCOMING_TABLE) == []
     assert list(journal.read_jobs(["a"])) == ["a"]
+
+
+def test_a_move_that_failed_when_all_was_quiet_is_tried_again() -> None:
+    tried: list[None] = []
+    moved = threading.Event()
+
+    def move() -> bool:
+        tried.append(None)
+        if len(tried) == 3:
+            moved.set()
+        return len(tried) >= 3
+
+    quiet = Quiet(lambda: 0, move, retry_s=0.001)
+    quiet.begin()
+    assert moved.wait(PATIENCE_S)
+    quiet.stop()
+    assert len(tried) == 3
+
+
+def test_a_journal_that_could_not_move_when_it_closed_moves_once_it_is_open_again(
+    journal: SqliteJournal, db: Path
+) -> None:
+    journal.commit(ChangeSet(put=[row("a")]))
+    with refusing_moves(db):
+        journal.close()
+    assert rows_in(db, INCOMING_TABLE) == ["a"]
+    journal.open()
+    journal.commit(ChangeSet(put=[row("b")]))
+    deadline = time.monotonic() + PATIENCE_S
+    while read_by_another(db, "jobs") != ["a", "b"]:
+        assert time.monotonic() < deadline
+
+
+def no_thread(thread: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")
+
+
+def test_a_system_that_has_no_thread_left_fails_nothing(
+    journal: SqliteJournal, db: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", no_thread)
+        journal.commit(ChangeSet(put=[row("a")]))
+        journal.commit(ChangeSet(put=[row("b")]))
+    journal.commit(ChangeSet(put=[row("c")]))
+    deadline = time.monotonic() + PATIENCE_S
+    while read_by_another(db, "jobs") != ["a", "b", "c"]:
+        assert time.monotonic() < deadline
+
+
+def test_a_journal_without_a_thread_closes(journal: SqliteJournal, db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threading.Thread, "start", no_thread)
+    journal.commit(ChangeSet(put=[row("a")]))
+    journal.close()
+    assert rows_in(db, "jobs") == ["a"]
+
+
+def test_a_stop_beside_the_start_of_the_thread_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    quiet = Quiet(lambda: 0, lambda: True)
+    errors: list[BaseException] = []
+    start = threading.Thread.start
+
+    def stop() -> None:
+        try:
+            quiet.stop()
+        except BaseException as error:
+            errors.append(error)
+
+    stopper = threading.Thread(target=stop)
+
+    def start_late(thread: threading.Thread) -> None:
+        if thread is not stopper:
+            start(stopper)
+            stopper.join(0.05)  # as far as it comes
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_late)
+    quiet.begin()
+    stopper.join(PATIENCE_S)
+    assert errors == []
+    assert not any(thread.name == "bunqueue-incoming" for thread in threading.enumerate())
 
 
 def test_closing_moves_them(journal: SqliteJournal, db: Path) -> None:
@@ -214,6 +405,8 @@ def test_a_file_that_lacks_the_table_gains_it(journal: SqliteJournal, make_journ
     connection.execute(f"DROP TABLE {INCOMING_TABLE}")
     connection.commit()
     connection.close()
+    assert SqliteMaintenance(SqliteStorage(data_path=db)).info().jobs["waiting"] == 1
+    assert list(SqliteMaintenance(SqliteStorage(data_path=db)).check()) == []
     opened = make_journal(db)
     opened.open()
     opened.commit(ChangeSet(put=[row("b")]))
@@ -268,18 +461,39 @@ def test_a_move_that_fails_keeps_them_and_fails_what_is_committed_with_it(
     journal: SqliteJournal, make_journal: Any, db: Path
 ) -> None:
     journal.commit(ChangeSet(put=[row("a")]))
-    # Nobody else writes to the file of an owner; here somebody does, so that what is there cannot be moved.
-    other = apsw.Connection(str(db))
-    other.execute("CREATE TRIGGER stop BEFORE INSERT ON jobs BEGIN SELECT raise(ABORT, 'no'); END")
-    with pytest.raises(JournalError):
-        journal.commit(ChangeSet(results=[ResultRow("x", b"r", 1)]))
-    assert journal.read_results(["x"]) == {}
-    assert list(journal.read_jobs(["a"])) == ["a"]
-    other.execute("DROP TRIGGER stop")
-    other.close()
+    with refusing_moves(db):
+        with pytest.raises(JournalError):
+            journal.commit(ChangeSet(results=[ResultRow("x", b"r", 1)]))
+        assert journal.read_results(["x"]) == {}
+        assert list(journal.read_jobs(["a"])) == ["a"]
     journal.commit(ChangeSet(results=[ResultRow("x", b"r", 1)]))
     assert journal.read_results(["x"]) == {"x": b"r"}
     assert list(journal.read_jobs(["a"])) == ["a"]
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_what_follows_an_add_that_was_interrupted_late_does_not_come_before_it(
+    journal: SqliteJournal, monkeypatch: pytest.MonkeyPatch, make_journal: Any, db: Path, rows: int
+) -> None:
+    """The add is in the file, although its caller was told of an interruption."""
+    execute = journal._execute
+    assert execute is not None
+
+    def interrupted(sql: str, values: Any = ()) -> None:
+        execute(sql, values)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(journal, "_execute", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            journal.commit(ChangeSet(put=[row(f"{n}") for n in range(rows)]))
+    assert list(journal.read_jobs(["0"])) == ["0"]
+    journal.commit(ChangeSet(moved=[MoveRow("0", "active", 5, None, None)]))
+    assert [job.state for job in journal.read_jobs(["0"]).values()] == ["active"]
+    journal.close()
+    opened = make_journal(db)
+    opened.open()
+    assert [job.id for job in opened.load_active(10)] == ["0"]
 
 
 # -- all of it --------------------------------------------------------------------------------------------------------
@@ -322,9 +536,39 @@ class Committing(RuleBasedStateMachine):
     def add_with_options(self, id: str, ttl: int) -> None:
         self._commit(ChangeSet(put=[row(id, b"o", rest(ttl=ttl))]))
 
+    @rule(puts=small, state=st.sampled_from(["prioritized", "delayed", "waiting-children", "active", "completed"]))
+    def add_in_a_state(self, puts: list[tuple[str, bool, bytes]], state: str) -> None:
+        self._commit(ChangeSet(put=[row(id, data, None)._replace(state=state) for id, _, data in puts]))
+
     @rule(id=ids, state=st.sampled_from(["waiting", "active", "delayed"]))
     def move(self, id: str, state: str) -> None:
         self._commit(ChangeSet(moved=[MoveRow(id, state, 1, None, None)]))
+
+    @rule(id=ids, at=st.integers(1, 9), result=st.booleans())
+    def complete(self, id: str, at: int, result: bool) -> None:
+        results = [ResultRow(id, b"r", at)] if result else []
+        self._commit(ChangeSet(moved=[MoveRow(id, "completed", 1, at, None)], results=results))
+
+    @rule(id=ids, data=st.binary(max_size=20))
+    def recycle(self, id: str, data: bytes) -> None:
+        self._commit(ChangeSet(removed=[id], put=[row(id, data)]))
+
+    @rule(puts=small)
+    def be_interrupted_late(self, puts: list[tuple[str, bool, bytes]]) -> None:
+        """What was to be committed is, but its caller does not learn it."""
+        execute, live = self.journal._execute, self.journal._live
+        assert execute is not None
+        assert live is not None
+
+        def interrupted(sql: str, values: Any = ()) -> None:
+            execute(sql, values)
+            if live.get_autocommit():
+                raise KeyboardInterrupt
+
+        self.journal._execute = interrupted
+        with pytest.raises(KeyboardInterrupt):
+            self._commit(ChangeSet(put=[row(id, data) for id, _, data in puts]))
+        self.journal._execute = execute
 
     @rule(id=ids)
     def remove(self, id: str) -> None:
@@ -353,13 +597,28 @@ class Committing(RuleBasedStateMachine):
         ours = [job for batch in self.journal.load_pending(100) for job in batch]
         theirs = [job for batch in self.model.load_pending(100) for job in batch]
         assert sorted(ours) == sorted(theirs)
-        assert sorted(job.id for job in self.journal.load_active(100)) == sorted(
-            job.id for job in self.model.load_active(100)
-        )
+        assert sorted(self.journal.load_active(100)) == sorted(self.model.load_active(100))
+        ours = [job for batch in self.journal.load_completed(100, 100) for job in batch]
+        theirs = [job for batch in self.model.load_completed(100, 100) for job in batch]
+        assert sorted(job.id for job in ours) == sorted(job.id for job in theirs)
+        assert self.journal.completed_counts() == self.model.completed_counts()
 
     @invariant()
     def every_job_is_as_it_was_last_committed(self) -> None:
         assert self.journal.read_jobs(IDS) == self.model.read_jobs(IDS)
+
+    @invariant()
+    def what_has_ended_is_as_it_was_last_committed(self) -> None:
+        ours, theirs = self.journal, self.model
+        assert ours.read_results(IDS) == theirs.read_results(IDS)
+        for ascending in (True, False):
+            for offset, limit in ((0, 100), (1, 2)):
+                assert ours.read_completed("q", offset, limit, ascending) == theirs.read_completed(
+                    "q", offset, limit, ascending
+                )
+        for queue in ("q", None, "other"):
+            for limit in (100, 2):
+                assert ours.completed_before(queue, 5, limit) == theirs.completed_before(queue, 5, limit)
 
     def teardown(self) -> None:
         self.journal.close()

@@ -74,6 +74,7 @@ PATHS = {
     "completed before": ("COVERING INDEX idx_jobs_completed", reading.COMPLETED_BEFORE),
     "completed before, one queue": ("COVERING INDEX idx_jobs_completed", reading.COMPLETED_BEFORE_IN_QUEUE),
     "read jobs": ("sqlite_autoindex_jobs_1", reading.READ_JOBS.text(3)),
+    "read jobs, small adds among them": ("sqlite_autoindex_jobs_1", reading.READ_ALL_JOBS.text(3)),
     "read results": ("sqlite_autoindex_job_results_1", reading.READ_RESULTS.text(3)),
     "move": ("sqlite_autoindex_jobs_1", statements.MOVE.text(3)),
     "remove": ("sqlite_autoindex_jobs_1", statements.REMOVE_JOB.text(3)),
