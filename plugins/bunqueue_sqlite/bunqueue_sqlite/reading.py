@@ -190,7 +190,10 @@ class Reader:
             return rows
 
     def _stream(self, sql: str, values: Sequence[Any], batch_size: int) -> Iterator[tuple[list[Any], apsw.Connection]]:
-        """The rows of one statement in batches, all from one snapshot, on a connection of its own, which sees that snapshot too."""
+        """The rows of one statement in batches, all from one snapshot, on a connection of its own.
+
+        The connection sees that snapshot until the end, also behind the last row.
+        """
         with self._lock:
             if self._connection is None:
                 raise JournalError("the journal is closed")
@@ -200,6 +203,7 @@ class Reader:
                 raise journal_error(error, "read") from error
             self._streams.add(connection)
         try:
+            connection.execute("BEGIN")
             cursor = connection.execute(sql, values)
             while batch := list(islice(cursor, batch_size)):
                 yield batch, connection

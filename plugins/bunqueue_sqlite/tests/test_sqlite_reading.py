@@ -8,6 +8,7 @@ from typing import Any
 
 import apsw
 import pytest
+from bunqueue_sqlite import reading
 from bunqueue_sqlite.journal import SqliteJournal
 
 from bunqueue_core.model.errors import JournalError
@@ -204,3 +205,21 @@ def test_closing_ends_a_snapshot_that_is_under_way(journal: SqliteJournal, tmp_p
     # it was interrupted, or it was quicker than the closing, or it had not begun; half a file is left in no case
     assert (tmp_path / "snapshot").exists() == (outcome == [None])
     assert not (tmp_path / "jobs.db-wal").exists()
+
+
+def test_a_batch_is_whole_whatever_is_committed_while_it_is_put_together(
+    journal: SqliteJournal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also the last one, behind which the first statement has nothing left to read."""
+    columns = (*REST_DEFAULTS[:5], 7, *REST_DEFAULTS[6:])
+    rows = [JobRow(f"{n}", "q", "n", b"old", 0, n, n, "waiting", columns) for n in range(3)]
+    journal.commit(ChangeSet(put=rows))
+    waiting = reading._waiting
+
+    def beside_commits(*args: Any) -> Any:
+        anew = [JobRow(f"{n}", "q", "n", b"new", 0, n, n, "waiting") for n in (1, 2)]
+        journal.commit(ChangeSet(removed=["0"], put=anew))
+        return waiting(*args)
+
+    monkeypatch.setattr(reading, "_waiting", beside_commits)
+    assert [tuple(job) for batch in journal.load_pending(2) for job in batch] == [tuple(row) for row in rows]
