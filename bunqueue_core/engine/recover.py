@@ -175,7 +175,9 @@ class Recovering(Retaining):
         self._restore_key(queue, job, now)
         debounce_id = job.options.debounce_id
         if debounce_id is not None and job.attempts == 0:
-            queue.debounced[debounce_id] = job.id
+            other = self.jobs.get(queue.debounced.get(debounce_id, ""))
+            if other is None or (other.admitted_at, other.id) <= (job.admitted_at, job.id):
+                queue.debounced[debounce_id] = job.id  # as of a key: the one that was added last
         if job.group_id is not None:
             groups = queue.group_set()
             if job.group_order <= 0:

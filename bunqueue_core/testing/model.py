@@ -1350,7 +1350,9 @@ class ModelBroker:
         self._restore_key(job, now)
         queue = self.queue(job.queue)
         if job.debounce is not None and not job.attempts:
-            queue.debounced[job.debounce] = job.id
+            other = self.jobs.get(queue.debounced.get(job.debounce, ""))
+            if other is None or (other.created_at, other.id) <= (job.created_at, job.id):
+                queue.debounced[job.debounce] = job.id
         if job.group is not None:
             queue.next_order = max(queue.next_order, job.group_order + 1)
 

@@ -320,6 +320,17 @@ class ManagementCases(Kit):
         h.reopen()
         assert h.push_one(data="new", **settings) == first
 
+    @rule("S-276")
+    def test_a_debounce_survives_a_restart_beside_a_parent_of_its_id(self, h: Harness) -> None:
+        h.require("persistent")
+        settings: dict[str, Any] = {"debounce_id": "d", "debounce_ttl_ms": 1_000 * h.unit}
+        first = h.push_one(**settings)
+        h.push("children", job(parent_id=first, parent_queue="q"))
+        second = h.push_one(priority=5, **settings)
+        assert second != first
+        h.reopen()
+        assert h.push_one(priority=5, **settings) == second
+
     @rule("S-277")
     def test_new_data_is_held_to_the_size_limit(self, h: Harness) -> None:
         id = h.push_one(data="small", size_limit=20)
