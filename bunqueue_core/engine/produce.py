@@ -452,7 +452,7 @@ class Producing(DependencyRules):
         """Remove a job that waits (in the run set, gated or parked), silently."""
         queue = self.queue(job.queue)
         self.take_out(queue, job)
-        self.release_key(queue, job)
+        self.release_key_finally(queue, job)
         self.forget(job)
 
     def push_flow(self, flow: Sequence[FlowJob], now: int) -> list[Job]:

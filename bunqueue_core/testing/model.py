@@ -517,7 +517,7 @@ class ModelBroker:
                     outcome = "replaced"
                     if standing.place != "active":
                         self._leave(standing)
-                        self._release(standing)
+                        self._release_finally(standing)
                         self._forget(standing)
             elif job.key_extends and job.key_ttl_ms:
                 self._prolong(job, now)
@@ -1121,7 +1121,7 @@ class ModelBroker:
         if job is None or job.place not in ("ready", "gated", "parked"):
             raise Refused(id)
         self._leave(job)
-        self._release(job)
+        self._release_finally(job)
         self._forget(job)
 
     def discard(self, id: str, token: str | None, now: int) -> None:

@@ -145,6 +145,22 @@ class KeyCases(Kit):
         ended = h.call("push", "q", [job(unique_key="l", dedup_scope=scope)])
         assert ended.outcomes[0] == outcomes[1]
 
+    @rule("S-257")
+    @pytest.mark.parametrize("scope", ["waiting", "unfinished", "window"])
+    @pytest.mark.parametrize(
+        "verb",
+        [("cancel",), ("drain_queue", "q"), ("clean", "q", 0, "waiting", 10), ("obliterate", "q")],
+        ids=lambda verb: verb[0],
+    )
+    def test_a_job_that_is_removed_frees_its_key(self, h: Harness, scope: str, verb: tuple[Any, ...]) -> None:
+        settings: dict[str, Any] = {"unique_key": "k", "dedup_scope": scope}
+        removed = h.push_one(**settings)
+        h.call(*verb, *([removed] if verb == ("cancel",) else []))
+        assert h.call("key_owner", "q", "k") is None
+        again = h.call("push", "q", [job(**settings)])
+        assert again.outcomes == ["created"]
+        assert h.state(again.ids[0]) == "waiting"
+
     @rule("S-258")
     def test_keys_survive_a_restart(self, h: Harness) -> None:
         h.require("persistent")
