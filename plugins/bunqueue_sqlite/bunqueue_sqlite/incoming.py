@@ -7,7 +7,8 @@ instead of 65).
 
 Both tables are of one database, so that everything a commit promises holds as before. What is in ``jobs_incoming`` comes before
 whatever is committed later: the next commit of another kind moves it within its own transaction, a commit that finds
-:data:`MOST_ROWS` there moves them, a thread does when nothing has come for :data:`QUIET_S`, and so does the next start.
+:data:`MOST_ROWS` there moves them, a thread does when nothing has come for :data:`QUIET_S`, and so does the next start. What is
+read never waits for that: it takes both tables together, so that a full disk keeps nobody from starting and reading.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from bunqueue_sqlite.schema import INCOMING_COLUMNS, INCOMING_TABLE, MOVE_INCOMI
 #: rows, too.
 SMALL_ROWS: Final = 8
 
-#: Most bytes of data of such a commit: longer data would fill pages of both tables.
+#: Most bytes of data and options of such a commit: longer ones would fill pages of both tables.
 SMALL_BYTES: Final = 4_000
 
 #: Rows that are moved at once at the latest; the commit that does it takes a millisecond.
@@ -55,7 +56,7 @@ def incoming(changes: ChangeSet) -> Bound | None:
     """The statement that commits ``changes`` to the table of small adds; None if they are not such.
 
     They are a few rows of jobs that wait, which have nothing but the plain columns and, at most, the last of the others, as durable
-    jobs have. What reads jobs that run or have ended need not look for them here.
+    jobs have. So what reads jobs that run or have ended need not look for them here, only leave out what is.
     """
     put = changes.put
     if (
@@ -73,8 +74,8 @@ def incoming(changes: ChangeSet) -> Bound | None:
         return None
     if len(put) == 1:
         values = _values(put[0])
-        return (_TEXTS[1], values) if values is not None and len(put[0].data or b"") <= SMALL_BYTES else None
-    if sum(len(row.data or b"") for row in put) > SMALL_BYTES:
+        return (_TEXTS[1], values) if values is not None and _bytes(put[0]) <= SMALL_BYTES else None
+    if sum(map(_bytes, put)) > SMALL_BYTES:
         return None
     all_values: list[object] = []
     for row in put:
@@ -83,6 +84,10 @@ def incoming(changes: ChangeSet) -> Bound | None:
             return None
         all_values += values
     return _TEXTS[len(put)], tuple(all_values)
+
+
+def _bytes(row: JobRow) -> int:
+    return len(row.data or b"") + (len(row.rest[-1] or b"") if row.rest is not None else 0)
 
 
 def _values(row: JobRow) -> tuple[object, ...] | None:

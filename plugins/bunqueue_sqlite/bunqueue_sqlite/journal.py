@@ -138,6 +138,7 @@ class SqliteJournal:
             schema.prepare(self._path, now=self._context.ports.now, log=self._context.log, vfs=self._vfs)
             live = self._connect_live()
             try:
+                left = len(live.execute(f"SELECT 1 FROM {schema.INCOMING_TABLE}").fetchall())
                 self._reader = Reader(self._connect_reader, self._planner)
             except BaseException:
                 live.close()
@@ -150,9 +151,11 @@ class SqliteJournal:
             raise
         self._owner = owner
         self._live = live
-        self._incoming = 0
+        self._incoming = left
         self._execute = live.cursor().execute
         self._quiet = Quiet(lambda: self._commits, self._move_when_quiet)
+        if not self._move_when_quiet():
+            self._quiet.begin()  # a full disk, for instance: all can be read as it is
         self._checkpoints = Checkpoints(
             partial(self._connect, apsw.SQLITE_OPEN_READWRITE),
             self.log_bytes,
@@ -234,10 +237,6 @@ class SqliteJournal:
                 connection.execute(pragma).fetchall()
             for statement in single_statement_views():
                 connection.execute(statement)
-            if connection.execute(f"SELECT 1 FROM {schema.INCOMING_TABLE} LIMIT 1").fetchall():
-                with connection:
-                    for statement in schema.MOVE_INCOMING:
-                        connection.execute(statement)
         except BaseException:
             connection.close()
             raise
@@ -340,7 +339,7 @@ class SqliteJournal:
             raise
 
     def _move_incoming(self) -> None:
-        """Move small adds on to ``jobs``, so that statements that read from there see them.
+        """Move small adds on to ``jobs``.
 
         Raises:
             JournalError: they are where they were, and safe.
@@ -385,11 +384,11 @@ class SqliteJournal:
 
     def load_active(self, limit: int) -> list[StoredJob]:
         """Up to ``limit`` jobs in state ``active``, by ``started_at``."""
-        return self._loading.load_active(limit)
+        return self._reading.load_active(limit)
 
     def load_pending(self, batch_size: int) -> Iterator[list[StoredJob]]:
         """Waiting jobs by priority descending, ``run_at``, ``id``, all as they were when the first batch was asked for."""
-        yield from self._loading.load_pending(batch_size)
+        yield from self._reading.load_pending(batch_size, incoming=self._incoming > 0)
 
     def load_dlq(self, batch_size: int) -> Iterator[list[DlqRow]]:
         """Dead letters by ``entered_at``, ``id``."""
@@ -397,11 +396,11 @@ class SqliteJournal:
 
     def load_completed(self, limit: int, batch_size: int) -> Iterator[list[StoredJob]]:
         """The newest ``limit`` completed jobs, newest first."""
-        yield from self._loading.load_completed(limit, batch_size)
+        return self._reading.load_completed(limit, batch_size)
 
     def completed_counts(self) -> dict[str, int]:
         """Number of completed jobs of each queue that has any."""
-        return self._loading.completed_counts()
+        return self._reading.completed_counts(incoming=self._incoming > 0)
 
     def load_table(self, table: Table) -> list[tuple[Any, ...]]:
         """All rows of a further table in its order."""
@@ -435,13 +434,6 @@ class SqliteJournal:
         if reader is None:
             raise JournalError("the journal is closed")
         return reader
-
-    @property
-    def _loading(self) -> Reader:
-        """The reader, for statements of the start over ``jobs``. Later ones must not wait for a commit, and leave out by themselves
-        what is not as ``jobs`` has it any more."""
-        self._move_incoming()
-        return self._reading
 
     # -- snapshot -----------------------------------------------------------------------------------------------------
 

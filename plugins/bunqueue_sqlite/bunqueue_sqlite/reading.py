@@ -44,15 +44,36 @@ LOAD_PENDING: Final = (
 _REST_OF_ROWS: Final = Rows(
     f"SELECT rowid,{','.join(name for name, _ in REST_COLUMNS)} FROM jobs WHERE rowid IN(", "?", ")"
 )
-LOAD_ACTIVE: Final = f"SELECT {_COLUMNS} FROM jobs WHERE state='active' ORDER BY started_at LIMIT ?"
+
+# What else is read of `jobs` leaves out jobs that were added anew and have not been moved yet: they wait, whatever it says.
+_NOT_ANEW: Final = f"id NOT IN(SELECT id FROM {INCOMING_TABLE})"
+
+# The same where there may be small adds that have not been moved yet: each counts instead of the row that `jobs` has. Theirs is
+# the last column as a negative place.
+_EITHER: Final = ",".join(f"CASE WHEN row IS NULL THEN small.{name} ELSE jobs.{name} END" for name in PLAIN_COLUMNS)
+LOAD_ALL_PENDING: Final = (
+    "WITH sorted AS MATERIALIZED("
+    f"SELECT rowid AS row,NULL AS at,priority,run_at,id FROM jobs INDEXED BY idx_jobs_pending WHERE {PENDING} "
+    f"AND {_NOT_ANEW} UNION ALL SELECT NULL,max(place),priority,run_at,id FROM {INCOMING_TABLE} GROUP BY id "
+    "ORDER BY priority DESC,run_at,id) "
+    f"SELECT {_EITHER},CASE WHEN row IS NULL THEN CASE WHEN small.extended_options IS NULL THEN NULL ELSE -at END "
+    f"WHEN {_ALL_DEFAULT} THEN NULL ELSE row END "
+    f"FROM sorted LEFT JOIN jobs ON jobs.rowid=row LEFT JOIN {INCOMING_TABLE} AS small ON small.place=at"
+)
+_REST_AS_STORED: Final = ",".join(
+    name if name in INCOMING_COLUMNS else "NULL" if default is None else str(default) for name, default in REST_COLUMNS
+)
+_REST_OF_PLACES: Final = Rows(f"SELECT -place,{_REST_AS_STORED} FROM {INCOMING_TABLE} WHERE -place IN(", "?", ")")
+
+LOAD_ACTIVE: Final = f"SELECT {_COLUMNS} FROM jobs WHERE state='active' AND {_NOT_ANEW} ORDER BY started_at LIMIT ?"
 LOAD_COMPLETED: Final = (
-    f"SELECT {_COLUMNS} FROM jobs WHERE state='completed' ORDER BY completed_at DESC,id DESC LIMIT ?"
+    f"SELECT {_COLUMNS} FROM jobs WHERE state='completed' AND {_NOT_ANEW} ORDER BY completed_at DESC,id DESC LIMIT ?"
 )
 LOAD_DLQ: Final = "SELECT id,job_id,queue,entry,entered_at FROM dlq ORDER BY entered_at,id"
 COMPLETED_COUNTS: Final = "SELECT queue,count(*) FROM jobs WHERE state='completed' GROUP BY queue"
-
-# A completed job that was added anew may not have been moved yet: it waits, whatever `jobs` says. No small add is completed.
-_NOT_ANEW: Final = f"id NOT IN(SELECT id FROM {INCOMING_TABLE})"
+COMPLETED_COUNTS_BUT_ANEW: Final = (
+    f"SELECT queue,count(*) FROM jobs WHERE state='completed' AND {_NOT_ANEW} GROUP BY queue"
+)
 READ_COMPLETED: Final = (
     f"SELECT {_COLUMNS} FROM jobs WHERE queue=? AND state='completed' AND {_NOT_ANEW} "
     "ORDER BY created_at,id LIMIT ? OFFSET ?"
@@ -73,15 +94,11 @@ READ_JOBS: Final = Rows(f"SELECT {_COLUMNS} FROM jobs WHERE id IN(", "?", ")")
 
 # The same where small adds may not have been moved yet: theirs is what counts, and of several the last. One statement, so that
 # none is missed that is being moved. It is not sorted by place: SQLite would sort whole rows, with their payloads.
-_AS_STORED: Final = ",".join(
-    name if name in INCOMING_COLUMNS else "NULL" if default is None else str(default)
-    for name, default in (*((name, None) for name in PLAIN_COLUMNS), *REST_COLUMNS)
-)
 READ_ALL_JOBS: Final = Rows(
     "WITH wanted(id)AS(VALUES",
     "(?)",
     f")SELECT 0,{_COLUMNS} FROM jobs WHERE id IN wanted UNION ALL "
-    f"SELECT place,{_AS_STORED} FROM {INCOMING_TABLE} WHERE id IN wanted",
+    f"SELECT place,{','.join(PLAIN_COLUMNS)},{_REST_AS_STORED} FROM {INCOMING_TABLE} WHERE id IN wanted",
 )
 _PLACE: Final = itemgetter(0)
 READ_RESULTS: Final = Rows("SELECT job_id,result FROM job_results WHERE job_id IN(", "?", ")")
@@ -121,8 +138,9 @@ class Reader:
     def load_active(self, limit: int) -> list[StoredJob]:
         return _jobs(self._rows(LOAD_ACTIVE, (limit,)))
 
-    def load_pending(self, batch_size: int) -> Iterator[list[StoredJob]]:
-        for rows, connection in self._stream(LOAD_PENDING, (), batch_size):
+    def load_pending(self, batch_size: int, *, incoming: bool) -> Iterator[list[StoredJob]]:
+        """Waiting jobs in batches; ``incoming`` where small adds may be among them."""
+        for rows, connection in self._stream(LOAD_ALL_PENDING if incoming else LOAD_PENDING, (), batch_size):
             yield _waiting(rows, connection)
 
     def load_dlq(self, batch_size: int) -> Iterator[list[DlqRow]]:
@@ -133,8 +151,9 @@ class Reader:
         for rows, _ in self._stream(LOAD_COMPLETED, (limit,), batch_size):
             yield _jobs(rows)
 
-    def completed_counts(self) -> dict[str, int]:
-        return {queue: count for queue, count in self._rows(COMPLETED_COUNTS, ())}
+    def completed_counts(self, *, incoming: bool) -> dict[str, int]:
+        """Completed jobs by queue; ``incoming`` where some of them may have been added anew."""
+        return dict(self._rows(COMPLETED_COUNTS_BUT_ANEW if incoming else COMPLETED_COUNTS, ()))
 
     def load_table(self, table: Table) -> list[tuple[Any, ...]]:
         return self._rows(self._planner.of(table).load, ())
@@ -221,12 +240,16 @@ def _jobs(rows: list[tuple[Any, ...]]) -> list[StoredJob]:
 
 
 def _waiting(rows: list[tuple[Any, ...]], connection: apsw.Connection) -> list[StoredJob]:
-    """Rows of :data:`LOAD_PENDING` with what it leaves out."""
+    """Rows of :data:`LOAD_PENDING` or :data:`LOAD_ALL_PENDING` with what they leave out."""
     special = [row[_PLAIN] for row in rows if row[_PLAIN] is not None]
     rest: dict[int | None, tuple[Any, ...]] = {None: REST_DEFAULTS}
-    for sql, values in _REST_OF_ROWS.bind_values(special):
-        for row in connection.execute(sql, values):
-            rest[row[0]] = row[1:]
+    for statements, keys in (
+        (_REST_OF_ROWS, [key for key in special if key > 0]),
+        (_REST_OF_PLACES, [key for key in special if key < 0]),
+    ):
+        for sql, values in statements.bind_values(keys):
+            for row in connection.execute(sql, values):
+                rest[row[0]] = row[1:]
     new = tuple.__new__
     return [
         new(StoredJob, (id, queue, name, data, priority, created_at, run_at, state, rest[row]))

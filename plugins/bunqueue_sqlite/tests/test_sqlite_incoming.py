@@ -19,7 +19,8 @@ from bunqueue_sqlite import SqliteStorage
 from bunqueue_sqlite.incoming import MOST_ROWS, SMALL_BYTES, SMALL_ROWS, Quiet, incoming
 from bunqueue_sqlite.journal import SqliteJournal
 from bunqueue_sqlite.maintenance import SqliteMaintenance
-from bunqueue_sqlite.schema import INCOMING_TABLE
+from bunqueue_sqlite.migration import Step
+from bunqueue_sqlite.schema import INCOMING_TABLE, prepare
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -105,6 +106,8 @@ def copy_as_after_a_crash(db: Path, to: Path) -> None:
         ChangeSet(put=[row("a"), row("b", rest=rest(unique_key="k"))]),
         ChangeSet(put=[row("a", b"x" * (SMALL_BYTES + 1))]),
         ChangeSet(put=[row("a", b"x" * SMALL_BYTES), row("b", b"x")]),
+        ChangeSet(put=[row("a", rest=rest(extended_options=b"x" * (SMALL_BYTES + 1)))]),
+        ChangeSet(put=[row("a"), row("b", rest=rest(extended_options=b"x" * SMALL_BYTES))]),
         ChangeSet(put=[row(str(n)) for n in range(SMALL_ROWS + 1)]),
         ChangeSet(put=[row("a")], removed=["b"]),
         ChangeSet(put=[row("a")], moved=[MoveRow("b", "active", 1, None, None)]),
@@ -378,6 +381,61 @@ def test_opening_moves_what_a_crash_left(journal: SqliteJournal, make_journal: A
     assert rows_in(copy, INCOMING_TABLE) == []
 
 
+def test_a_start_that_cannot_move_them_reads_them_where_they_are(
+    journal: SqliteJournal, make_journal: Any, db: Path, tmp_path: Path
+) -> None:
+    """As on a disk that has become full."""
+    copy = tmp_path / "copy.db"
+    model = DictJournal()
+    model.open()
+    active, ended = rest(started_at=1), rest(completed_at=5)
+    old = [row(f"{n}", b"old", rest(ttl=n))._replace(priority=n % 3) for n in range(20)]
+    old += [row(f"active-{n}", rest=active)._replace(state="active") for n in range(3)]
+    old += [row(f"ended-{n}", rest=ended)._replace(state="completed") for n in range(3)]
+    anew = ["new-1", "3", "4", "active-1", "new-2", "ended-1", "3", "new-2"]
+    commits = [ChangeSet(put=old)]
+    for n, id in enumerate(anew):
+        commits.append(ChangeSet(put=[row(id, b"%d" % n, DURABLE if n % 2 else None)._replace(priority=n % 4)]))
+    for changes in commits:
+        model.commit(changes)
+        journal.commit(changes)
+    copy_as_after_a_crash(db, copy)
+    opened = make_journal(copy)
+    with refusing_moves(copy):
+        opened.open()
+        found, expected = (
+            [
+                [job for batch in each.load_pending(4) for job in batch],
+                sorted(each.load_active(10)),
+                [job for batch in each.load_completed(10, 4) for job in batch],
+                each.completed_counts(),
+                each.read_jobs([put.id for put in old] + anew),
+            ]
+            for each in (opened, model)
+        )
+        assert found == expected
+        assert rows_in(copy, INCOMING_TABLE) == anew
+    deadline = time.monotonic() + PATIENCE_S
+    while read_by_another(copy, INCOMING_TABLE):
+        assert time.monotonic() < deadline
+    assert [job for batch in opened.load_pending(4) for job in batch] == expected[0]
+
+
+def test_a_migration_finds_them_moved(journal: SqliteJournal, db: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy.db"
+    journal.commit(ChangeSet(put=[row("old", rest=rest(ttl=1))]))
+    journal.commit(ChangeSet(put=[row("a"), row("old", b"new")]))
+    copy_as_after_a_crash(db, copy)
+    seen: list[Any] = []
+
+    def look(database: Any) -> None:
+        seen.extend(database.execute("SELECT id, data, ttl FROM jobs ORDER BY id").fetchall())
+
+    prepare(copy, now=lambda: 5, log=lambda *_, **__: None, steps=[Step(2, look)], target=2)
+    assert seen == [("a", b"\xc0", None), ("old", b"new", None)]
+    assert rows_in(copy, INCOMING_TABLE) == []
+
+
 def test_a_snapshot_holds_them(journal: SqliteJournal, make_journal: Any, tmp_path: Path) -> None:
     journal.commit(ChangeSet(put=[row("a")]))
     snapshot = tmp_path / "snapshot.db"
@@ -530,7 +588,8 @@ class Committing(RuleBasedStateMachine):
 
     @rule(puts=small)
     def add(self, puts: list[tuple[str, bool, bytes]]) -> None:
-        self._commit(ChangeSet(put=[row(id, data, DURABLE if durable else None) for id, durable, data in puts]))
+        rows = [row(id, data, DURABLE if durable else None) for id, durable, data in puts]
+        self._commit(ChangeSet(put=[put._replace(priority=len(put.data or b"") % 3) for put in rows]))
 
     @rule(id=ids, ttl=st.integers(1, 5))
     def add_with_options(self, id: str, ttl: int) -> None:
@@ -594,9 +653,9 @@ class Committing(RuleBasedStateMachine):
 
     @rule()
     def load(self) -> None:
-        ours = [job for batch in self.journal.load_pending(100) for job in batch]
-        theirs = [job for batch in self.model.load_pending(100) for job in batch]
-        assert sorted(ours) == sorted(theirs)
+        ours = [job for batch in self.journal.load_pending(5) for job in batch]
+        theirs = [job for batch in self.model.load_pending(5) for job in batch]
+        assert ours == theirs
         assert sorted(self.journal.load_active(100)) == sorted(self.model.load_active(100))
         ours = [job for batch in self.journal.load_completed(100, 100) for job in batch]
         theirs = [job for batch in self.model.load_completed(100, 100) for job in batch]

@@ -69,6 +69,7 @@ PATHS = {
     "load completed": ("idx_jobs_completed", reading.LOAD_COMPLETED),
     "load dead letters": ("idx_dlq_entered_at", reading.LOAD_DLQ),
     "count completed": ("idx_jobs_queue_state_created", reading.COMPLETED_COUNTS),
+    "count completed, some added anew": ("idx_jobs_queue_state_created", reading.COMPLETED_COUNTS_BUT_ANEW),
     "read completed": ("idx_jobs_queue_state_created", reading.READ_COMPLETED),
     "read completed, newest first": ("idx_jobs_queue_state_created", reading.READ_COMPLETED_DESCENDING),
     "completed before": ("COVERING INDEX idx_jobs_completed", reading.COMPLETED_BEFORE),
@@ -128,6 +129,17 @@ def test_the_load_at_start_sorts_keys_only(database: apsw.Connection) -> None:
     plan = plan_of(database, reading.LOAD_PENDING)
     assert plan[:3] == ["MATERIALIZE sorted", "SCAN jobs USING INDEX idx_jobs_pending", "USE TEMP B-TREE FOR ORDER BY"]
     assert plan[3:] == ["SCAN sorted", "SEARCH jobs USING INTEGER PRIMARY KEY (rowid=?)"]
+
+
+def test_the_load_with_small_adds_among_them_sorts_keys_only(database: apsw.Connection) -> None:
+    plan = plan_of(database, reading.LOAD_ALL_PENDING)
+    assert "SCAN jobs USING INDEX idx_jobs_pending" in plan
+    reached = plan[plan.index("SCAN sorted") :]
+    assert reached == [
+        "SCAN sorted",
+        "SEARCH jobs USING INTEGER PRIMARY KEY (rowid=?) LEFT-JOIN",
+        "SEARCH small USING INTEGER PRIMARY KEY (rowid=?) LEFT-JOIN",
+    ]
 
 
 @pytest.mark.parametrize("table", DESCRIBED_TABLES, ids=lambda table: table.name)
