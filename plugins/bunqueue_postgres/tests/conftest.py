@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
@@ -48,3 +48,19 @@ def open_broker(postgres: PostgresServer) -> OpenBroker:
         return PostgresBroker(PostgresStorage(**(chosen | settings)), open_context())
 
     return make
+
+
+@pytest.fixture
+async def start(open_broker: OpenBroker) -> AsyncIterator[Callable[..., Any]]:
+    """Starts brokers of the test's namespace, and closes them."""
+    opened: list[PostgresBroker] = []
+
+    async def started(**settings: Any) -> PostgresBroker:
+        broker = open_broker(**settings)
+        opened.append(broker)
+        await broker.start()
+        return broker
+
+    yield started
+    for broker in opened:
+        await broker.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Any
 
 import psycopg
@@ -25,22 +25,6 @@ from bunqueue_core.model.job import JobSpec
 from bunqueue_core.model.requests import Ack, Delivery, Event, Failure, PullRequest, Renewal
 
 OpenBroker = Callable[..., PostgresBroker]
-
-
-@pytest.fixture
-async def start(open_broker: OpenBroker) -> AsyncIterator[Callable[..., Any]]:
-    """Starts brokers of the test's namespace, and closes them."""
-    opened: list[PostgresBroker] = []
-
-    async def started(**settings: Any) -> PostgresBroker:
-        broker = open_broker(**settings)
-        opened.append(broker)
-        await broker.start()
-        return broker
-
-    yield started
-    for broker in opened:
-        await broker.close()
 
 
 async def push(broker: PostgresBroker, count: int = 1, queue: str = "q", **settings: Any) -> list[str]:

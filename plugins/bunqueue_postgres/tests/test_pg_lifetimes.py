@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Any, Final
 
 import pytest
@@ -32,22 +32,6 @@ SOCKET: Final = {
     }.items()
     if hasattr(socket, name)
 }
-
-
-@pytest.fixture
-async def start(open_broker: Any) -> AsyncIterator[Callable[..., Any]]:
-    """Starts brokers of the test's namespace, and closes them."""
-    opened: list[PostgresBroker] = []
-
-    async def started(**settings: Any) -> PostgresBroker:
-        broker: PostgresBroker = open_broker(**settings)
-        opened.append(broker)
-        await broker.start()
-        return broker
-
-    yield started
-    for broker in opened:
-        await broker.close()
 
 
 def options(connection: Connection) -> dict[str, str | None]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import psycopg
@@ -17,22 +16,6 @@ from bunqueue_core.model.job import JobSpec
 from bunqueue_core.model.requests import Ack, Delivery, PullRequest
 
 LONGEST = 2**53 - 1
-
-
-@pytest.fixture
-async def start(open_broker: Any) -> AsyncIterator[Callable[..., Any]]:
-    """Starts brokers of the test's namespace, and closes them."""
-    opened: list[PostgresBroker] = []
-
-    async def started(**settings: Any) -> PostgresBroker:
-        broker: PostgresBroker = open_broker(**settings)
-        opened.append(broker)
-        await broker.start()
-        return broker
-
-    yield started
-    for broker in opened:
-        await broker.close()
 
 
 async def push(broker: PostgresBroker, queue: str = "q", **settings: Any) -> str:

@@ -20,22 +20,6 @@ from bunqueue_core.model.requests import Ack, PullRequest
 NARROW: dict[str, Any] = {"max_concurrent_operations": 1, "max_queued_operations": 0}
 
 
-@pytest.fixture
-async def start(open_broker: Any) -> AsyncIterator[Callable[..., Any]]:
-    """Starts brokers of the test's namespace, and closes them."""
-    opened: list[PostgresBroker] = []
-
-    async def started(**settings: Any) -> PostgresBroker:
-        broker: PostgresBroker = open_broker(**settings)
-        opened.append(broker)
-        await broker.start()
-        return broker
-
-    yield started
-    for broker in opened:
-        await broker.close()
-
-
 @asynccontextmanager
 async def held(broker: PostgresBroker, table: str) -> AsyncIterator[Callable[[], Any]]:
     """Hold the namespace's rows of ``table``; gives a look whether a statement of the broker waits for them."""
