@@ -162,6 +162,30 @@ class JournalConformance:
         journal.commit(ChangeSet(put=[again]))
         assert journal.read_jobs(["full"]) == {"full": as_stored(again)}
 
+    @rule("J-003")
+    @pytest.mark.parametrize("state", ["waiting", "delayed", "active", "completed"])
+    def test_a_row_that_is_replaced_is_read_nowhere_as_it_was(self, journal: Journal, state: str) -> None:
+        """Also when nothing else is committed with it, and nothing was removed before."""
+        olds = ("waiting", "active", "completed")
+        ended: dict[str, Any] = {"started_at": 1, "completed_at": 5}
+        before = [job_row(old, "q", old, **(ended if old == "completed" else {})) for old in olds]
+        journal.commit(ChangeSet(put=before))
+        after = [job_row(old, "other", state, **(ended if state == "completed" else {})) for old in olds]
+        for row in after:
+            journal.commit(ChangeSet(put=[row]))
+        there = {row.id: as_stored(row) for row in after}
+        assert journal.read_jobs(olds) == there
+        completed = there if state == "completed" else {}
+        waiting = there if state in ("waiting", "delayed") else {}
+        assert {job.id: job for batch in journal.load_completed(10, 10) for job in batch} == completed
+        assert journal.completed_counts() == ({"other": 3} if completed else {})
+        for queue in ("q", "other"):
+            found = completed if queue == "other" else {}
+            assert {job.id: job for job in journal.read_completed(queue, 0, 10, True)} == found
+            assert sorted(journal.completed_before(queue, 9, 10)) == [(id, queue) for id in sorted(found)]
+        assert {job.id: job for batch in journal.load_pending(10) for job in batch} == waiting
+        assert {job.id: job for job in journal.load_active(10)} == (there if state == "active" else {})
+
     @rule("J-004")
     def test_a_move_changes_five_columns(self, journal: Journal) -> None:
         other = job_row("other")
