@@ -186,7 +186,7 @@ def _misfits(connection: apsw.Connection) -> Iterator[str]:
     """What no commit can have left: rows that contradict each other."""
     for text, sql in (
         ("{} results belong to no job", "SELECT count(*) FROM job_results WHERE job_id NOT IN (SELECT id FROM jobs)"),
-        ("{} jobs are in the dead letters and waiting or active, too", _BOTH),
+        ("{} jobs are in the dead letters and waiting or active, too", _both(connection)),
         ("{} jobs are completed without a time of completion", _NO_TIME),
         ("{} jobs are active without a start time", _NO_START),
     ):
@@ -205,6 +205,11 @@ def _states(connection: apsw.Connection) -> str:
     return _STATES if connection.table_exists(None, schema.INCOMING_TABLE) else _STATES_OF_JOBS
 
 
+def _both(connection: apsw.Connection) -> str:
+    """The statement for the number of jobs that are in the dead letters and wait or run, too."""
+    return _BOTH.format(_ALL_JOBS if connection.table_exists(None, schema.INCOMING_TABLE) else "jobs")
+
+
 _STATES_OF_JOBS: Final = "SELECT state, count(*) FROM jobs GROUP BY state"
 
 #: Small adds that are not in ``jobs`` yet count as if they were.
@@ -213,7 +218,8 @@ _STATES: Final = (
     f"SELECT state FROM jobs WHERE id NOT IN (SELECT id FROM {schema.INCOMING_TABLE}) UNION ALL "
     f"SELECT state FROM (SELECT state, max(place) FROM {schema.INCOMING_TABLE} GROUP BY id)) GROUP BY state"
 )
-_BOTH: Final = "SELECT count(*) FROM jobs WHERE state <> 'completed' AND id IN (SELECT job_id FROM dlq)"
+_ALL_JOBS: Final = f"(SELECT id, state FROM jobs UNION ALL SELECT id, state FROM {schema.INCOMING_TABLE})"
+_BOTH: Final = "SELECT count(DISTINCT id) FROM {} WHERE state <> 'completed' AND id IN (SELECT job_id FROM dlq)"
 _NO_TIME: Final = "SELECT count(*) FROM jobs WHERE state = 'completed' AND completed_at IS NULL"
 _NO_START: Final = "SELECT count(*) FROM jobs WHERE state = 'active' AND started_at IS NULL"
 

@@ -456,6 +456,16 @@ def test_what_is_told_of_the_file_counts_them(journal: SqliteJournal, db: Path, 
     assert list(SqliteMaintenance(SqliteStorage(data_path=copy)).check()) == []
 
 
+def test_what_contradicts_them_is_found(journal: SqliteJournal, db: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy.db"
+    journal.commit(ChangeSet(put=[row("a")], dlq_put=[DlqRow(1, "a", "q", b"e", 1), DlqRow(2, "b", "q", b"e", 1)]))
+    journal.commit(ChangeSet(put=[row("a"), row("b"), row("c")]))
+    journal.commit(ChangeSet(put=[row("b")]))
+    copy_as_after_a_crash(db, copy)
+    found = list(SqliteMaintenance(SqliteStorage(data_path=copy)).check())
+    assert found == ["2 jobs are in the dead letters and waiting or active, too"]
+
+
 def test_a_file_that_lacks_the_table_gains_it(journal: SqliteJournal, make_journal: Any, db: Path) -> None:
     journal.commit(ChangeSet(put=[row("a")]))
     journal.close()
