@@ -114,6 +114,8 @@ def move_in_copy(path: Path) -> None:
             connection.table_exists(None, INCOMING_TABLE)
             and connection.execute(f"SELECT 1 FROM {INCOMING_TABLE} LIMIT 1").fetchall()
         ):
+            # A copy that is interrupted here is no good, with or without a way back, which would leave a file beside it.
+            connection.execute("PRAGMA journal_mode = MEMORY").fetchall()
             with connection:
                 for statement in MOVE_INCOMING:
                     connection.execute(statement)
