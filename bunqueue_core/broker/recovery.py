@@ -6,7 +6,7 @@ What a stored row becomes is the engine's (:mod:`bunqueue_core.engine.recover`);
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Sequence
 from typing import Any, Final
 
 from bunqueue_core.engine.engine import Engine
@@ -81,6 +81,8 @@ class Recovery:
             engine.restore_queue(controls, now)
         for id, queue, _ in journal.load_table(PROOF_TABLE):
             engine.proofs[id] = queue
+        logs = journal.load_table(LOG_TABLE)
+        engine.logged.update(id for id, _ in logs)  # of a job that goes in the following they go, too
         letters, buried = self._read_letters()
         self._active(buried, now)
         gated = self._pending(buried, now)
@@ -91,7 +93,7 @@ class Recovery:
         self._dependencies(gated, now)
         self._restore(WINDOW_TABLE, lambda row: engine.restore_window(row, now))
         self._restore(AGE_TABLE, engine.restore_age)
-        self._restore(LOG_TABLE, engine.restore_logs)
+        self._restore(LOG_TABLE, engine.restore_logs, logs)
         self._restore(METRICS_TABLE, engine.restore_metric)
         self._restore(WEBHOOK_TABLE, engine.restore_webhook)
         engine.finish_recovery(journal.completed_counts(), now)
@@ -196,8 +198,10 @@ class Recovery:
             self._engine.restore_corrupt(job_from_row(row, tolerate_corrupt=True), now)
             return None
 
-    def _restore(self, table: Table, restore: Callable[[tuple[Any, ...]], None]) -> None:
-        for values in self._journal.load_table(table):
+    def _restore(
+        self, table: Table, restore: Callable[[tuple[Any, ...]], None], rows: Sequence[tuple[Any, ...]] | None = None
+    ) -> None:
+        for values in self._journal.load_table(table) if rows is None else rows:
             try:
                 restore(values)
             except Exception:  # a blob that cannot be decoded; one must not stop the start

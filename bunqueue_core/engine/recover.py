@@ -288,10 +288,9 @@ class Recovering(Retaining):
         self.marks.table_removed(RATE_TABLE, name, group_id)
 
     def restore_logs(self, row: tuple[Any, ...]) -> None:
-        """Log lines of a job that memory holds; those of others are read when asked for."""
+        """Log lines of a job that memory holds; those of others are read when asked for. Their ids are known already."""
         id, blob = row
-        self.logged.add(id)
-        if id in self.jobs and len(self.logs) < MAX_LOGGED_JOBS:
+        if id in self.logged and id in self.jobs and len(self.logs) < MAX_LOGGED_JOBS:
             self.logs[id] = logs_from(blob)
 
     def adopt_completed(self, job: Job) -> None:

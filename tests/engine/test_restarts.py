@@ -8,7 +8,7 @@ from fixtures.local import Bench
 from bunqueue_core.broker.local import LocalBroker
 from bunqueue_core.broker.protocol import Capabilities
 from bunqueue_core.model.job import JobOptions, JobSpec, Retention
-from bunqueue_core.model.requests import Ack, Failure, FlowJob, PullRequest
+from bunqueue_core.model.requests import Ack, DlqConfig, Failure, FlowJob, PullRequest
 from bunqueue_core.model.rules import BACKOFF_STRATEGIES
 from bunqueue_core.plugins.drivers import JournalSettings
 from bunqueue_core.testing import DictJournal, SettableClock, deterministic_ports
@@ -43,6 +43,25 @@ def test_a_parent_that_went_on_without_one_child_still_waits_for_a_later_one() -
     broker.flush()
     again = opened(journal.image(), clock)
     assert again.states(["parent", later]).result(5) == ["waiting-children", "waiting"]
+
+
+def test_log_lines_go_with_a_dead_letter_that_a_start_has_no_room_for() -> None:
+    """Else they are those of the next job with its id."""
+    clock, journal = SettableClock(), DictJournal()
+    broker = opened(journal, clock)
+    once = JobOptions(max_attempts=1)
+    broker.set_dlq_config("q", DlqConfig(max_entries=1)).result(5)
+    broker.push("q", [JobSpec("n", None, once, custom_id="mine")]).result(5)
+    (delivery,) = broker.pull(PullRequest("q")).result(5)
+    broker.fail([Failure(delivery.job.id)]).result(5)
+    broker.add_log("mine", "of the first", "info").result(5)
+    broker.push("q", [JobSpec("n", None, once)]).result(5)
+    broker.pull(PullRequest("q")).result(5)  # becomes a dead letter when the next process starts
+    broker.flush()
+    again = opened(journal.image(), clock)
+    assert again.states(["mine"]).result(5) == ["unknown"]
+    again.push("q", [JobSpec("n", None, once, custom_id="mine")]).result(5)
+    assert again.logs("mine").result(5) == []
 
 
 def test_a_window_without_an_end_ends_with_its_job_after_a_restart_too() -> None:
