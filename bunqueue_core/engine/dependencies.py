@@ -443,7 +443,7 @@ class DependencyRules(EngineBase):
         """Remove a completed job for good, from memory and storage."""
         self.take_completed(queue, job)
         self.evidence_lost(job.id)
-        if self.evicted and job.options.remove_on_complete.age_ms is not None:
+        if self.settings.persistent and job.options.remove_on_complete.age_ms is not None:
             self.marks.table_removed(AGE_TABLE, job.id)
         self.forget(job)
 

@@ -32,7 +32,10 @@ class Retaining(DependencyRules):
             else:
                 self._remove_oldest(queue, queue.completed.values(), len(queue.completed) - retention.count, now)
         if retention.age_ms is not None and job.location == Location.COMPLETED:
-            self.expire_completed_at(job, (job.completed_at or now) + retention.age_ms)
+            when = (job.completed_at or now) + retention.age_ms
+            self.expire_completed_at(job, when)
+            if self.settings.persistent:  # a later start may not load the job
+                self.marks.table(AGE_TABLE, (job.id, when))
 
     def _remove_oldest(self, queue: QueueState, jobs: Iterable[Job], excess: int, now: int) -> int:
         """Forget up to ``excess`` jobs, in order, but none that others wait for; a proof stays. Gives their number."""
@@ -77,9 +80,8 @@ class Retaining(DependencyRules):
             self.expire_completed_at(job, (job.completed_at or now) + age_ms)
 
     def restore_age(self, row: tuple[Any, ...]) -> None:
-        """When a completed job outlives its age that this start does not load."""
+        """When a completed job outlives its age, which this start may not have loaded."""
         id, when = row
-        self.evicted = True
         heapq.heappush(self.completed_expiry, (when, id))
         self.agenda.set_earlier("completed-expiry", when, self._expire_completed)
 
@@ -98,12 +100,10 @@ class Retaining(DependencyRules):
         expiry = self.completed_expiry
         while expiry and expiry[0][0] <= now:
             _, id = heapq.heappop(expiry)
-            if id in self.jobs:
-                if self.evicted:
-                    self.marks.table_removed(AGE_TABLE, id)
-                self._outlived(id, now)
-            elif self.evicted:
+            if self.evicted and id not in self.jobs:
                 self.overdue[id] = None
+            else:
+                self._outlived(id, now)
         expiry = self.completed_expiry
         if expiry:
             self.agenda.set("completed-expiry", max(now + 1, expiry[0][0]), self._expire_completed)
@@ -111,16 +111,17 @@ class Retaining(DependencyRules):
     def expire_stored(self, ids: Iterable[str], now: int) -> None:
         """Forget those of the jobs, which are now in memory if there are any, that have outlived their age."""
         for id in ids:
-            self.marks.table_removed(AGE_TABLE, id)
             self._outlived(id, now)
 
     def _outlived(self, id: str, now: int) -> None:
         job = self.jobs.get(id)
-        if job is None or job.location != Location.COMPLETED:
+        age_ms = job.options.remove_on_complete.age_ms if job is not None else None
+        if job is None or age_ms is None or job.location != Location.COMPLETED:
+            if self.settings.persistent:
+                self.marks.table_removed(AGE_TABLE, id)
             return
-        age_ms = job.options.remove_on_complete.age_ms
-        if age_ms is None or (job.completed_at or 0) + age_ms > now:
-            return  # another generation of the same custom id
+        if (job.completed_at or 0) + age_ms > now:
+            return  # another generation of the same custom id, whose own time comes
         if self.dependents.get(id):
             self.expire_completed_at(job, now + AGAIN_MS)
             return

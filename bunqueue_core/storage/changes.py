@@ -318,7 +318,7 @@ WINDOW_TABLE: Final = Table(
     order=("queue", "key"),
 )
 
-#: When completed jobs that memory has let go outlive their age (epoch ms).
+#: When completed jobs outlive their age (epoch ms): a start does not load all of them.
 AGE_TABLE: Final = Table(
     "completed_ages",
     (("job_id", "TEXT"), ("forget_at", "INTEGER")),

@@ -66,6 +66,32 @@ def test_age_is_applied_after_a_restart_to_jobs_that_only_the_journal_holds() ->
     assert bench.journal.load_table(AGE_TABLE) == []
 
 
+def test_age_is_applied_whichever_jobs_memory_held_before_a_restart() -> None:
+    """Of jobs that end in the same millisecond a start may load others than those that were in memory."""
+    bench = Bench(DictJournal(), max_completed_jobs=5)
+    ids = [bench.add(remove_on_complete=Retention(age_ms=HOUR)) for _ in range(20)]
+    for delivery in reversed(bench.pull(count=20)):
+        bench.complete(delivery)
+    bench.crash()
+    bench.run(HOUR)
+    bench.run(1)
+    assert bench.states(*ids) == ["unknown"] * 20
+    assert bench.journal is not None
+    assert bench.journal.load_table(AGE_TABLE) == []
+
+
+def test_a_job_that_is_removed_or_runs_again_leaves_no_age_behind() -> None:
+    bench = Bench(DictJournal())
+    gone, again, _ = finish(bench, 3, remove_on_complete=Retention(age_ms=HOUR))
+    assert bench.done(bench.broker.clean("q", 2_000, "completed", 1)) == [gone]
+    assert bench.done(bench.broker.retry_completed("q", again)) == 1
+    bench.crash()
+    bench.run(2 * HOUR)
+    assert bench.states(gone, again) == ["unknown", "waiting"]
+    assert bench.journal is not None
+    assert bench.journal.load_table(AGE_TABLE) == []
+
+
 def test_number_is_applied_at_once() -> None:
     bench = Bench(DictJournal())
     ids = finish(bench, 10, remove_on_complete=Retention(count=3))
