@@ -48,11 +48,14 @@ from bunqueue_postgres.vitals import Vitals
 #: Seconds between looks at the jobs that an orderly stop waits for.
 DRAIN_LOOK_S: Final = 0.1
 
-#: Statistics count the jobs once in so many seconds, but for one part in so many of the time at most, and only for so many seconds
-#: after they were last asked for.
+#: Statistics count the jobs once in so many seconds while somebody watches, which is for so many seconds after they were last asked
+#: for; then less often, so that whoever comes by every minute (a health check, a scrape) finds counts that are not old. They do for
+#: one part in so many of the time at most.
 COUNT_S: Final = 0.5
-COUNT_SHARE: Final = 20
+WATCHED_S: Final = 2.0
+COUNT_SELDOM_S: Final = 5.0
 COUNT_FOR_S: Final = 60.0
+COUNT_SHARE: Final = 20
 
 #: Names of the counts, in the order of ``totals.sql``.
 COUNTED: Final = ("waiting", "prioritized", "paused", "delayed", "active", "waitingChildren", "completed", "dlq")
@@ -73,7 +76,8 @@ class PostgresBroker(
         self._held_now = 0
         self._totals: dict[str, int] = dict.fromkeys(COUNTED, 0)
         self._counting = False
-        self._counts_wanted_until = 0.0
+        self._counts_wanted_at = float("-inf")  #: on the loop's clock
+        self._watched = asyncio.Event()
         self.vitals = Vitals(self)
 
     # -- life cycle ---------------------------------------------------------------------------------------------------
@@ -105,6 +109,7 @@ class PostgresBroker(
     def close(self, deadline_s: float = 30.0) -> Answer[None]:
         if self._closed is None:
             self.closing = True
+            self._watched.set()
             # Now, not when the task begins: a claim that begins in between is refused, and would refuse the pulls it is for.
             for desk in list(self._desks.values()):
                 desk.close()
@@ -191,7 +196,8 @@ class PostgresBroker(
 
     def _want_counts(self) -> None:
         """Somebody looks at the counts: keep them fresh for a while."""
-        self._counts_wanted_until = asyncio.get_running_loop().time() + COUNT_FOR_S
+        self._counts_wanted_at = asyncio.get_running_loop().time()
+        self._watched.set()
         if not self._counting and self.started and not self.closing:
             self._counting = True
             self.spawn(self._keep_counting(), own=True)
@@ -199,12 +205,15 @@ class PostgresBroker(
     async def _keep_counting(self) -> None:
         loop = asyncio.get_running_loop()
         try:
-            while not self.closing and loop.time() < self._counts_wanted_until:
-                began = loop.time()
+            while not self.closing and (began := loop.time()) < self._counts_wanted_at + COUNT_FOR_S:
                 with contextlib.suppress(psycopg.Error, BunqueueError):  # health says it; the last count stands
                     rows = await self.run(self.queries.totals, (Int4(self.ns),))
                     self._totals = dict(zip(COUNTED, rows[0], strict=True))
+                if not self.closing:
+                    self._watched.clear()
                 await self.coordinator.pause(max(COUNT_S, COUNT_SHARE * (loop.time() - began)))
+                if loop.time() >= self._counts_wanted_at + WATCHED_S:
+                    await self.coordinator.pause(COUNT_SELDOM_S - COUNT_S, self._watched)
         finally:
             self._counting = False
 
