@@ -222,8 +222,6 @@ class Database:
                 raise outcomes[0]
             return outcomes
 
-        if asyncio.current_task() in self._own_tasks:
-            return await self._apart(body, first)
         return await self._admitted(body, first)
 
     async def transaction(self, body: Callable[[Connection], Awaitable[T]]) -> T:
@@ -233,8 +231,6 @@ class Database:
             async with connection.transaction():
                 return await body(connection)
 
-        if asyncio.current_task() in self._own_tasks:
-            return await self._apart(within)
         return await self._admitted(within)
 
     def own(self, task: asyncio.Task[Any]) -> None:
@@ -243,13 +239,6 @@ class Database:
         self._own_tasks.add(task)
         task.add_done_callback(self._own_tasks.discard)
 
-    async def _apart(self, body: Callable[[Connection], Awaitable[T]], first: bool = False) -> T:
-        self._own += 1
-        try:
-            return await self._admitted(body, first)
-        finally:
-            self._own -= 1
-
     async def _admitted(self, body: Callable[[Connection], Awaitable[T]], first: bool = False) -> T:
         if self._closing or self._pool is None:
             raise BrokerClosed("Broker is closed")
@@ -257,24 +246,29 @@ class Database:
             raise StorageUnavailable(self._reason)
         if self.gate is not None and not first:
             await asyncio.wait([self.gate])
-        if self._active >= self._limit:
-            await self._wait_for_turn()
-        self._active += 1
+        own = asyncio.current_task() in self._own_tasks
+        self._own += own
         try:
-            self.statements += 1
+            if self._active >= self._limit:
+                await self._wait_for_turn(own)
+            self._active += 1
             try:
-                return await self._connected(body)
-            except psycopg.Error as error:
-                if sqlstate(error) not in RETRIED_ONCE:
-                    raise
-                await asyncio.sleep(0.01 + 0.01 * random.random())
-                return await self._connected(body)
-        except Exception as error:
-            self._judge(error)
-            raise
+                self.statements += 1
+                try:
+                    return await self._connected(body)
+                except psycopg.Error as error:
+                    if sqlstate(error) not in RETRIED_ONCE:
+                        raise
+                    await asyncio.sleep(0.01 + 0.01 * random.random())
+                    return await self._connected(body)
+            except Exception as error:
+                self._judge(error)
+                raise
+            finally:
+                self._active -= 1
+                self._next()
         finally:
-            self._active -= 1
-            self._next()
+            self._own -= own
 
     async def _connected(self, body: Callable[[Connection], Awaitable[T]]) -> T:
         pool = self._pool
@@ -302,8 +296,8 @@ class Database:
                 outcomes.append(await cursor.fetchall() if cursor.pgresult and cursor.pgresult.nfields else [])
         return outcomes
 
-    async def _wait_for_turn(self) -> None:
-        if asyncio.current_task() not in self._own_tasks:
+    async def _wait_for_turn(self, own: bool) -> None:
+        if not own:
             # Commands are refused because of each other only, never because the broker itself has something to do.
             commands = self._active + len(self._queued) - self._own
             if commands >= self._limit + self._queue_limit:

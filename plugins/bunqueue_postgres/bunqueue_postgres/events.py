@@ -64,7 +64,7 @@ class Feed:
         self._reading: asyncio.Task[None] | None = None
         self._again = False
         self._beginning = False
-        self._following: list[Callable[[], None]] = []
+        self._following: list[asyncio.Future[None]] = []  #: of those who wait for the next look
         self._looked_at = float("-inf")  #: when the latest look began, on the loop's clock
         self._poked_at = float("-inf")  #: when something was last said to be there
         self._due: asyncio.TimerHandle | None = None
@@ -120,22 +120,10 @@ class Feed:
         if not self._subscriptions:
             return
         heard: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def tell() -> None:
-            if not heard.done():
-                heard.set_result(None)
-
-        self.when_heard(tell)
-        await heard
-
-    def when_heard(self, then: Callable[[], None]) -> None:
-        """Call ``then`` when listeners have heard of everything that is committed now; at once if there are none."""
-        if not self._subscriptions:
-            then()
-            return
         # A look that is under way may have begun too early: the one after it counts.
-        self._following.append(then)
+        self._following.append(heard)
         self._look_now()
+        await heard
 
     def poke(self) -> None:
         """Something may have been committed that nobody here waits to hear of: look, soon."""
@@ -187,8 +175,9 @@ class Feed:
                 following += self._following
                 self._following = []
             finally:
-                for then in following:
-                    then()
+                for heard in following:
+                    if not heard.done():
+                        heard.set_result(None)
             if not self._again:
                 return
 

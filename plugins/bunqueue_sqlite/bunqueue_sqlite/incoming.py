@@ -102,12 +102,13 @@ def _values(row: JobRow) -> tuple[object, ...] | None:
 assert JobRow._fields == (*PLAIN_COLUMNS, "rest"), "a plain row is bound as it is"
 
 
-def move_in_copy(path: Path) -> None:
-    """Move what there is in a copy that was just made and that nobody else has, so that it is as an orderly stop leaves a file.
+def copy_into(source: apsw.Connection, path: Path) -> None:
+    """Write a compact copy of what ``source`` sees to ``path``, in which small adds are moved, as an orderly stop leaves a file.
 
     Raises:
-        apsw.Error: it cannot be written.
+        apsw.Error: it cannot be read or written; a part of the copy may be left.
     """
+    source.execute("VACUUM INTO ?", (str(path),))
     connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
     try:
         if (

@@ -22,7 +22,7 @@ from bunqueue_sqlite import schema
 from bunqueue_sqlite.checkpoints import CHECKPOINT_PAGES, LOG_SIZE_LIMIT, Checkpoints
 from bunqueue_sqlite.errors import UNSTORABLE, journal_error
 from bunqueue_sqlite.files import OwnerLock, check_place, resolve
-from bunqueue_sqlite.incoming import MOST_ROWS, Quiet, incoming, move_in_copy
+from bunqueue_sqlite.incoming import MOST_ROWS, Quiet, copy_into, incoming
 from bunqueue_sqlite.reading import Reader
 from bunqueue_sqlite.settings import SqliteStorage
 from bunqueue_sqlite.snapshots import settle
@@ -469,11 +469,10 @@ class SqliteJournal:
             # Without mmap: it would show up as resident memory of the size of what is read.
             for pragma in ("PRAGMA mmap_size = 0", f"PRAGMA cache_size = -{SNAPSHOT_CACHE_KIB}"):
                 connection.execute(pragma).fetchall()
-            connection.execute("VACUUM INTO ?", (str(path),))
+            copy_into(connection, path)
         finally:
             self._snapshotting = None
             connection.close()
-        move_in_copy(path)
 
     def pragmas(self) -> dict[str, int | str]:
         """How the file is written: the settings of the connection that commits, and the version of SQLite."""

@@ -16,7 +16,7 @@ from bunqueue_core.storage.maintenance import StorageInfo, Vacuumed
 from bunqueue_sqlite import schema
 from bunqueue_sqlite.errors import journal_error
 from bunqueue_sqlite.files import owner_of
-from bunqueue_sqlite.incoming import move_in_copy
+from bunqueue_sqlite.incoming import copy_into
 from bunqueue_sqlite.migration import PROGRESS_TABLE, VERSION_TABLE
 from bunqueue_sqlite.settings import SqliteStorage
 from bunqueue_sqlite.snapshots import SqliteFiles
@@ -147,8 +147,7 @@ class SqliteMaintenance:
             return False
 
         connection.set_progress_handler(report, _STEPS)
-        connection.execute("VACUUM INTO ?", (str(candidate),))
-        move_in_copy(candidate)
+        copy_into(connection, candidate)
         fd = os.open(candidate, os.O_RDWR)
         try:
             os.fsync(fd)

@@ -23,7 +23,7 @@ import apsw
 from bunqueue_core.model.errors import JournalError
 from bunqueue_sqlite.errors import journal_error
 from bunqueue_sqlite.files import OwnerLock, check_place, resolve
-from bunqueue_sqlite.incoming import move_in_copy
+from bunqueue_sqlite.incoming import copy_into
 from bunqueue_sqlite.schema import APPLICATION_ID, SCHEMA_VERSION, VERSION_TABLE
 from bunqueue_sqlite.settings import SqliteStorage
 
@@ -106,11 +106,10 @@ class SqliteFiles:
         try:
             connection.set_busy_timeout(BUSY_TIMEOUT_MS)
             _read_once(connection)
-            connection.execute("VACUUM INTO ?", (str(path),))
+            copy_into(connection, path)
         finally:
             self._reading = None
             connection.close()
-        move_in_copy(path)
 
     def inspect(self, path: Path) -> Mapping[str, int]:
         """Check that ``path`` is a whole database of ours, in a version that we know; gives its rows by table."""
