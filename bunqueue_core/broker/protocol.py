@@ -572,9 +572,20 @@ class Broker:
     def subscribe(self, listener: Callable[[Event], None], queue: str | None = None) -> Callable[[], None]:
         """Call ``listener`` with each event (of ``queue``, or of all), after the commit that makes it true.
 
+        It is called with the events of verbs that are called after this, and with none of those that were answered before. Whether
+        a verb's events are told before its answer is the driver's choice: see :meth:`heard`.
+
         Listeners must return quickly; an exception is logged and ignored. Returns a function that ends the subscription.
         """
         raise CapabilityError("subscribe", self.capabilities.driver)
+
+    def heard(self) -> Answer[None]:
+        """Wait until listeners were called with the events of every verb that was answered before this call.
+
+        For whoever must not tell of an answer before the events that belong to it. Ready at once where listeners are always called
+        before answers are given.
+        """
+        return Answer.of(None)
 
     def subscribe_share(self, listener: Callable[[Event], None]) -> Callable[[], None]:
         """As :meth:`subscribe` for all queues, but of all brokers on one storage each event reaches the listeners of one only.

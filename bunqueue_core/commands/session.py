@@ -101,6 +101,11 @@ class Session:
         self.authenticated = authenticated or not services.tokens
         self._subscription: Callable[[], None] | None = None
 
+    @property
+    def subscribed(self) -> bool:
+        """Whether events are sent."""
+        return self._subscription is not None
+
     def subscribe(self, queue: str) -> None:
         """Send the events of ``queue``, instead of those of an earlier subscription."""
         emit = self.emit

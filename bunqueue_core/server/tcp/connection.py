@@ -360,6 +360,19 @@ class Connection(asyncio.Protocol):
 
     def _settled(self, req_id: Any, answer: Answer[Members]) -> None:
         """An answer is there, in whatever thread."""
+        if threading.get_ident() != self._thread:
+            self._bring_over(partial(self._settled, req_id, answer))
+            return
+        session = self._session
+        if session.subscribed:
+            # The events of a command come before its answer.
+            heard = session.broker.heard()
+            if not heard.ready:
+                heard.add_callback(partial(self._heard, req_id, answer))
+                return
+        self._complete(req_id, answer)
+
+    def _heard(self, req_id: Any, answer: Answer[Members], _: Answer[None]) -> None:
         if threading.get_ident() == self._thread:
             self._complete(req_id, answer)
         else:

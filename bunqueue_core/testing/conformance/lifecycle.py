@@ -204,6 +204,27 @@ class EventCases(Kit):
         assert [event.job_id for event in seen] == [id]
 
     @rule("S-242")
+    def test_a_subscription_tells_nothing_of_the_past(self, h: Harness) -> None:
+        others = self._seen(h)
+        for n in range(20):  # whether anybody listened already or not, and whatever happened a moment ago
+            queue = f"q{n % 3}"
+            h.push(queue, job())
+            seen = self._seen(h, queue)
+            (id,) = h.push(queue, job())
+            h.until(lambda seen=seen: seen, "an event")  # type: ignore[misc]
+            assert [event.job_id for event in seen] == [id]
+        h.until(lambda: len(others) >= 40, "all events")
+        assert len(others) == 40
+
+    @rule("S-242")
+    def test_whoever_waits_for_listeners_is_told_after_them(self, h: Harness) -> None:
+        seen = self._seen(h)
+        for n in range(1, 21):
+            h.push_one()
+            h.call("heard")
+            assert len(seen) == n
+
+    @rule("S-242")
     def test_an_ended_subscription_gets_nothing(self, h: Harness) -> None:
         seen: list[Event] = []
         other = self._seen(h)

@@ -222,5 +222,8 @@ class PostgresBroker(
     def subscribe(self, listener: Callable[[Event], None], queue: str | None = None) -> Callable[[], None]:
         return self.feed.subscribe(listener, queue)
 
+    def heard(self) -> Answer[None]:
+        return self.feed.heard()
+
     def subscribe_dashboard(self, listener: Callable[[str, Mapping[str, Any]], None]) -> Callable[[], None]:
         return self.notices.subscribe(listener)

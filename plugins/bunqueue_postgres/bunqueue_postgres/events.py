@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import psycopg
 from psycopg.types.numeric import Int4
 
+from bunqueue_core.answer import Answer
 from bunqueue_core.model.errors import BunqueueError
 from bunqueue_core.model.payload import Packed
 from bunqueue_core.model.requests import Event
@@ -45,11 +46,12 @@ Listener = Callable[[Event], None]
 class Subscription:
     """One listener, of one queue or of all."""
 
-    __slots__ = ("listener", "queue")
+    __slots__ = ("ended", "listener", "queue")
 
     def __init__(self, listener: Listener, queue: str | None) -> None:
         self.listener = listener
         self.queue = queue
+        self.ended = False
 
 
 class Feed:
@@ -63,8 +65,9 @@ class Feed:
         self._joined = False  #: a look is under way that goes along with another statement
         self._reading: asyncio.Task[None] | None = None
         self._again = False
-        self._beginning = False
-        self._following: list[asyncio.Future[None]] = []  #: of those who wait for the next look
+        self._following: list[Answer[None]] = []  #: of those who wait for the next look
+        self._pokes = 0  #: how often something was said to be there
+        self._seen_pokes = 0  #: those of them before the latest look that told what it saw
         self._looked_at = float("-inf")  #: when the latest look began, on the loop's clock
         self._poked_at = float("-inf")  #: when something was last said to be there
         self._due: asyncio.TimerHandle | None = None
@@ -80,29 +83,36 @@ class Feed:
     def subscribe(self, listener: Listener, queue: str | None) -> Callable[[], None]:
         """See ``Broker.subscribe``.
 
-        The first subscription takes the snapshot from which it begins; statements of this broker wait for it, so
-        that whatever is done after this call is heard of.
+        Statements of this broker wait until the subscription has begun, so that it hears of whatever is done after this
+        call, and of nothing that was done before.
         """
         subscription = Subscription(listener, queue)
-        self._subscriptions.append(subscription)
-        if self._position is None and not self._beginning:
-            self._beginning = True
-            self._broker.hold_statements(self._begin())
+        self._broker.hold_statements(self._begin(subscription))
 
         def end() -> None:
+            subscription.ended = True
             if subscription in self._subscriptions:
                 self._subscriptions.remove(subscription)
-            if not self._subscriptions:
-                self._position = None
+                if not self._subscriptions:
+                    self._position = None
 
         return end
 
-    async def _begin(self) -> None:
+    async def _begin(self, subscription: Subscription) -> None:
+        """Let a listener in where the others are, once they have heard of what there was before it."""
         try:
-            ((xmax, open_),) = await self._broker.run_first(self._broker.queries.snapshot, ())
-            self._position = xmax, open_
+            while not subscription.ended:
+                position = self._position
+                if position is None:
+                    self._place(await self._broker.run_first(self._broker.queries.snapshot, ()))
+                    return
+                rows = await self._broker.run_first(*self._statement(*position))
+                if self._position is position:
+                    self._take(rows)
+                    return
         finally:
-            self._beginning = False
+            if not subscription.ended:
+                self._subscriptions.append(subscription)
 
     def subscribe_share(self, listener: Listener) -> Callable[[], None]:
         """See ``Broker.subscribe_share``. Brokers share one reader, whose position outlives them all."""
@@ -117,13 +127,21 @@ class Feed:
 
     async def catch_up(self) -> None:
         """Return when listeners have heard of everything that is committed now; at once if there are none."""
-        if not self._subscriptions:
-            return
-        heard: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if self._subscriptions:
+            await self._next_look()
+
+    def heard(self) -> Answer[None]:
+        """See ``Broker.heard``."""
+        if not self._subscriptions or self._seen_pokes == self._pokes:
+            return Answer.of(None)
+        return self._next_look()
+
+    def _next_look(self) -> Answer[None]:
+        told: Answer[None] = Answer()
         # A look that is under way may have begun too early: the one after it counts.
-        self._following.append(heard)
+        self._following.append(told)
         self._look_now()
-        await heard
+        return told
 
     def poke(self) -> None:
         """Something may have been committed that nobody here waits to hear of: look, soon."""
@@ -131,6 +149,7 @@ class Feed:
         if not self._subscriptions:
             return
         self._poked_at = asyncio.get_running_loop().time()
+        self._pokes += 1
         if self._due is None:
             self._look_in_time()
 
@@ -168,26 +187,24 @@ class Feed:
             self._again = False
             following, self._following = self._following, []
             self._looked_at = asyncio.get_running_loop().time()
+            pokes = self._pokes
             try:
                 await self._look()
+                self._seen_pokes = max(pokes, self._seen_pokes)
             except (psycopg.Error, BunqueueError):
                 self._again = False  # the next poll looks again, from the same snapshot
                 following += self._following
                 self._following = []
             finally:
-                for heard in following:
-                    if not heard.done():
-                        heard.set_result(None)
+                for told in following:
+                    told.settle(None)
             if not self._again:
                 return
 
     async def _look(self) -> None:
         if self._position is None:
-            if self._beginning or not self._subscriptions:
-                return
-            # The first look failed: begin now.
-            ((xmax, open_),) = await self._broker.run(self._broker.queries.snapshot, ())
-            self._position = xmax, open_
+            if self._subscriptions:  # the place from which to look could not be learned: begin now
+                self._place(await self._broker.run(self._broker.queries.snapshot, ()))
             return
         while (position := self._position) is not None:
             rows = await self._broker.run(*self._statement(*position))
@@ -195,6 +212,12 @@ class Feed:
                 self._take(rows)
                 return
             # A look that went along with a statement was quicker, and may have begun before this one: once more, from there.
+
+    def _place(self, rows: Rows) -> None:
+        """Look on from a snapshot, unless there is a place already."""
+        if self._position is None:
+            ((xmax, open_),) = rows
+            self._position = xmax, open_
 
     def _statement(self, xmax: str, open_: list[str]) -> Statement:
         """The statement of a look on from a snapshot."""
@@ -205,7 +228,7 @@ class Feed:
         if rows[0][2] is not None:
             for row in rows:
                 self._deliver(row)
-        if self._subscriptions:
+        if self._position is not None:
             self._position = rows[0][:2]
 
     async def run(self, query: bytes, parameters: Sequence[Any]) -> tuple[Rows, bool]:
@@ -220,7 +243,7 @@ class Feed:
         if position is None or self._joined or (self._reading is not None and not self._reading.done()):
             return await broker.run(query, parameters), False
         self._joined = True
-        looked_at = asyncio.get_running_loop().time()
+        looked_at, pokes = asyncio.get_running_loop().time(), self._pokes
         try:
             rows, seen = await broker.database.run_all(((query, parameters), self._statement(*position)))
         finally:
@@ -230,6 +253,7 @@ class Feed:
             return rows, False  # another look was quicker: what it has told must not be told again
         self._take(seen)
         self._looked_at = max(looked_at, self._looked_at)
+        self._seen_pokes = max(pokes, self._seen_pokes)
         return rows, True
 
     async def run_untold(self, query: bytes, parameters: Sequence[Any]) -> Rows:

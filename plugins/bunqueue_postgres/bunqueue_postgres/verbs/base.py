@@ -131,17 +131,21 @@ class BrokerBase(Broker):
         return await self.database.run(query, parameters, first=True)
 
     def hold_statements(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do ``work`` before any statement that has not begun."""
+        """Do ``work`` before any statement that has not begun, after what held statements before."""
+        earlier = self.database.gate
 
         async def gate() -> None:
             try:
+                if earlier is not None:
+                    await asyncio.wait([earlier])
                 await work
             except (psycopg.Error, BunqueueError) as error:
                 self.log("warn", "PostgreSQL event feed could not begin", error=type(error).__name__)
             finally:
-                self.database.gate = None
+                if self.database.gate is task:
+                    self.database.gate = None
 
-        self.database.gate = self.spawn(gate(), own=True)
+        task = self.database.gate = self.spawn(gate(), own=True)
 
     def spawn(self, work: Coroutine[Any, Any, None], *, own: bool = False) -> asyncio.Task[None]:
         """Start a task that is awaited before the broker closes; ``own``: nobody's command (see :meth:`Database.own`)."""
