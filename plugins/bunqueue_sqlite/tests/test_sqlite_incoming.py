@@ -9,13 +9,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import apsw
 import pytest
 from bunqueue_sqlite import SqliteStorage
+from bunqueue_sqlite import incoming as incoming_module
 from bunqueue_sqlite.incoming import MOST_ROWS, SMALL_BYTES, SMALL_ROWS, Quiet, incoming
 from bunqueue_sqlite.journal import SqliteJournal
 from bunqueue_sqlite.maintenance import SqliteMaintenance
@@ -62,6 +63,13 @@ def rows_in(db: Path, table: str) -> list[str]:
         return [id for (id,) in connection.execute(f"SELECT id FROM {table} ORDER BY rowid")]
     finally:
         connection.close()
+
+
+@pytest.fixture
+def unmoved(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """What is there stays there however long a test takes, until the function is called: from then on, a moment."""
+    monkeypatch.setattr(incoming_module, "QUIET_S", 3_600.0)
+    return lambda: monkeypatch.undo()
 
 
 @contextlib.contextmanager
@@ -244,6 +252,7 @@ def test_many_jobs_are_read_at_once(journal: SqliteJournal) -> None:
 # -- when it is moved -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("unmoved")
 def test_a_commit_of_another_kind_finds_them_moved(journal: SqliteJournal, db: Path) -> None:
     journal.commit(ChangeSet(put=[row("a"), row("b"), row("c")]))
     journal.commit(ChangeSet(moved=[MoveRow("a", "active", 5, None, None)], removed=["b"]))
@@ -253,6 +262,7 @@ def test_a_commit_of_another_kind_finds_them_moved(journal: SqliteJournal, db: P
     assert journal.read_jobs(["a", "b", "c", "d"]) == {}
 
 
+@pytest.mark.usefixtures("unmoved")
 def test_so_many_are_moved_together(journal: SqliteJournal, db: Path) -> None:
     for n in range(3 * MOST_ROWS + 2):
         journal.commit(ChangeSet(put=[row(f"{n:04}")]))
@@ -297,12 +307,13 @@ def test_a_move_that_failed_when_all_was_quiet_is_tried_again() -> None:
 
 
 def test_a_journal_that_could_not_move_when_it_closed_moves_once_it_is_open_again(
-    journal: SqliteJournal, db: Path
+    journal: SqliteJournal, db: Path, unmoved: Callable[[], None]
 ) -> None:
     journal.commit(ChangeSet(put=[row("a")]))
     with refusing_moves(db):
         journal.close()
     assert rows_in(db, INCOMING_TABLE) == ["a"]
+    unmoved()
     journal.open()
     journal.commit(ChangeSet(put=[row("b")]))
     deadline = time.monotonic() + PATIENCE_S
@@ -360,6 +371,7 @@ def test_a_stop_beside_the_start_of_the_thread_ends_it(monkeypatch: pytest.Monke
     assert not any(thread.name == "bunqueue-incoming" for thread in threading.enumerate())
 
 
+@pytest.mark.usefixtures("unmoved")
 def test_closing_moves_them(journal: SqliteJournal, db: Path) -> None:
     journal.commit(ChangeSet(put=[row("a")]))
     journal.close()
@@ -368,6 +380,7 @@ def test_closing_moves_them(journal: SqliteJournal, db: Path) -> None:
     assert not any(thread.name == "bunqueue-incoming" for thread in threading.enumerate())
 
 
+@pytest.mark.usefixtures("unmoved")
 def test_opening_moves_what_a_crash_left(journal: SqliteJournal, make_journal: Any, db: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy.db"
     journal.commit(ChangeSet(put=[row("old", rest=rest(ttl=1))]))
@@ -382,7 +395,7 @@ def test_opening_moves_what_a_crash_left(journal: SqliteJournal, make_journal: A
 
 
 def test_a_start_that_cannot_move_them_reads_them_where_they_are(
-    journal: SqliteJournal, make_journal: Any, db: Path, tmp_path: Path
+    journal: SqliteJournal, make_journal: Any, db: Path, tmp_path: Path, unmoved: Callable[[], None]
 ) -> None:
     """As on a disk that has become full."""
     copy = tmp_path / "copy.db"
@@ -400,6 +413,7 @@ def test_a_start_that_cannot_move_them_reads_them_where_they_are(
         model.commit(changes)
         journal.commit(changes)
     copy_as_after_a_crash(db, copy)
+    unmoved()
     opened = make_journal(copy)
     with refusing_moves(copy):
         opened.open()
@@ -421,6 +435,7 @@ def test_a_start_that_cannot_move_them_reads_them_where_they_are(
     assert [job for batch in opened.load_pending(4) for job in batch] == expected[0]
 
 
+@pytest.mark.usefixtures("unmoved")
 def test_a_migration_finds_them_moved(journal: SqliteJournal, db: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy.db"
     journal.commit(ChangeSet(put=[row("old", rest=rest(ttl=1))]))
@@ -436,6 +451,7 @@ def test_a_migration_finds_them_moved(journal: SqliteJournal, db: Path, tmp_path
     assert rows_in(copy, INCOMING_TABLE) == []
 
 
+@pytest.mark.usefixtures("unmoved")
 def test_a_snapshot_holds_them(journal: SqliteJournal, make_journal: Any, tmp_path: Path) -> None:
     journal.commit(ChangeSet(put=[row("a")]))
     snapshot = tmp_path / "snapshot.db"
@@ -446,6 +462,7 @@ def test_a_snapshot_holds_them(journal: SqliteJournal, make_journal: Any, tmp_pa
     assert list(opened.read_jobs(["a"])) == ["a"]
 
 
+@pytest.mark.usefixtures("unmoved")
 def test_what_is_told_of_the_file_counts_them(journal: SqliteJournal, db: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy.db"
     journal.commit(ChangeSet(put=[row(f"{n}") for n in range(20)]))
@@ -456,6 +473,7 @@ def test_what_is_told_of_the_file_counts_them(journal: SqliteJournal, db: Path, 
     assert list(SqliteMaintenance(SqliteStorage(data_path=copy)).check()) == []
 
 
+@pytest.mark.usefixtures("unmoved")
 def test_what_contradicts_them_is_found(journal: SqliteJournal, db: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy.db"
     journal.commit(ChangeSet(put=[row("a")], dlq_put=[DlqRow(1, "a", "q", b"e", 1), DlqRow(2, "b", "q", b"e", 1)]))
@@ -525,6 +543,7 @@ def test_small_adds_survive_a_kill_and_are_whole(make_journal: Any, db: Path, co
         first = last + 1
 
 
+@pytest.mark.usefixtures("unmoved")
 def test_a_move_that_fails_keeps_them_and_fails_what_is_committed_with_it(
     journal: SqliteJournal, make_journal: Any, db: Path
 ) -> None:
