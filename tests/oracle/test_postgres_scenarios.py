@@ -14,7 +14,7 @@ import pytest
 import replay
 from bunqueue_postgres.testing import binaries, running_postgres
 from fixtures.server import running_server
-from test_scenarios import ENABLED, HERE, OVERRIDES, REPEATS, Transcripts
+from test_scenarios import ENABLED, ENVIRONMENT, HERE, OVERRIDES, REPEATS, Transcripts
 
 OWN = OVERRIDES / "postgres"
 
@@ -32,7 +32,7 @@ def transcripts(request: pytest.FixtureRequest) -> Iterator[Transcripts]:
         if callspec is not None and item.path == request.path:
             selected[callspec.params["name"]] = None
     with running_postgres() as dsn:
-        environment = {"BUNQUEUE_STORAGE_DRIVER": "postgres", "BUNQUEUE_POSTGRES_URL": dsn}
+        environment = {**ENVIRONMENT, "BUNQUEUE_STORAGE_DRIVER": "postgres", "BUNQUEUE_POSTGRES_URL": dsn}
         with running_server(environment=environment) as server:
             played = Transcripts(server, "postgres", list(selected))
             yield played

@@ -25,6 +25,12 @@ OVERRIDES = HERE / "overrides"
 #: Scenarios that run at once: each has queues of its own, and most of their time they wait.
 AT_ONCE = 6
 
+#: Scenarios that are played before they are asked for. Not all: of several test processes each is asked for a part of them only.
+AHEAD = 40
+
+#: For servers that play scenarios: some leave jobs active, for whose ends an orderly stop waits.
+ENVIRONMENT = {"SHUTDOWN_TIMEOUT_MS": "500"}
+
 #: Times that a scenario is played again before a difference counts. Scenarios wait for time to pass (a window, a time to live);
 #: on a busy machine more of it passes than they meant.
 REPEATS = 2
@@ -39,15 +45,15 @@ ENABLED = [name for name in SCENARIOS if disabled(name) is None]
 
 
 class Transcripts:
-    """Transcripts of all enabled scenarios that were selected, played against one server a few at a time."""
+    """Transcripts of scenarios, in about this order, played against one server a few at a time."""
 
     def __init__(self, server: ServerProcess, storage: str, names: list[str]) -> None:
         self.storage = storage
         self._server = server
         self._pool = concurrent.futures.ThreadPoolExecutor(AT_ONCE)
-        # The slow ones first: they wait for timers, while the others pass by.
-        names = sorted(names, key=lambda name: not SCENARIOS[name].opts.get("slow"))
-        self._futures = {name: self._pool.submit(self.play, name) for name in names}
+        self._places = {name: place for place, name in enumerate(names)}
+        self._names = names
+        self._futures: dict[str, concurrent.futures.Future[list[str]]] = {}
 
     def play(self, name: str) -> list[str]:
         """Play a scenario now; lines of its transcript."""
@@ -55,6 +61,10 @@ class Transcripts:
 
     def of(self, name: str) -> list[str]:
         """Lines of the transcript of a scenario."""
+        place = self._places[name]
+        for next_one in self._names[place : place + AHEAD]:
+            if next_one not in self._futures:
+                self._futures[next_one] = self._pool.submit(self.play, next_one)
         return self._futures[name].result()
 
     def close(self) -> None:
@@ -70,7 +80,7 @@ def transcripts(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
         callspec: Any = getattr(item, "callspec", None)
         if callspec is not None and callspec.params.get("transcripts") == request.param:
             selected[callspec.params["name"]] = None
-    with running_server(data_path) as server:
+    with running_server(data_path, environment=ENVIRONMENT) as server:
         played = Transcripts(server, request.param, list(selected))
         yield played
         played.close()
