@@ -37,6 +37,10 @@ POOL_PATIENCE_S: Final = 2.0
 #: How long sent data may stay unconfirmed before the connection counts as lost, ms: about as long as a silent peer is given.
 UNCONFIRMED_MS: Final = 12_000
 
+#: SQLSTATEs of a server, or a session, that takes no writes, and of one that takes no more connections.
+_READ_ONLY: Final = "25006"
+_CROWDED: Final = "53300"
+
 #: Seconds before something that failed with a lost connection is tried again.
 RETRY_PAUSE_S: Final = 0.05
 
@@ -79,6 +83,7 @@ class Database:
         self._closing = False
         self._probe: asyncio.Task[None] | None = None
         self._reason: str | None = None
+        self._stale = False  #: connections may be there that became read-only and stay so whatever the server does
         self._back = asyncio.Event()  #: set while the database is not known to be away
         self._back.set()
         self._pool: AsyncConnectionPool[Connection] | None = None
@@ -353,7 +358,10 @@ class Database:
 
     def _judge(self, error: Exception) -> None:
         """Suspect an outage if an error looks like one."""
-        if is_disconnect(error) or sqlstate(error) in ("25006", "53300"):
+        state = sqlstate(error)
+        if state == _READ_ONLY:
+            self._stale = True
+        if is_disconnect(error) or state in (_READ_ONLY, _CROWDED):
             self.suspect()
 
     async def _look_for_return(self) -> None:
@@ -383,14 +391,17 @@ class Database:
         if pool is None:
             return fault
         try:
+            if self._stale:
+                # A connection that became read-only, or reached a server that did, stays so: give all of them up.
+                await pool.drain()
+                self._stale = False
             # Idle connections that broke with the one that failed would each fail a command first.
             await pool.check()
             async with pool.connection(timeout=POOL_PATIENCE_S) as connection:
                 if await self._takes_writes(connection):
                     return None
-                # A connection to a server that became read-only stays on it: give it up, the next may reach another.
-                await connection.close()
-                return READ_ONLY
+            self._stale = True
+            return READ_ONLY
         except PoolTimeout:
             statistics = pool.get_stats()
             if fault is None and statistics.get("pool_size", 0) > statistics.get("pool_available", 0):

@@ -138,6 +138,29 @@ async def test_the_listener_is_replaced(broker: PostgresBroker, fragile: Postgre
     await until(replaced, patience_s=5.0)
 
 
+async def test_connections_that_became_read_only_are_all_given_up(fragile: PostgresServer) -> None:
+    # What a broker does by itself, with whatever connection, is far apart.
+    settings = {"url": fragile.dsn, "namespace": "stale", "pool_size": 4, "lease_duration_ms": 600_000}
+    broker = PostgresBroker(PostgresStorage.model_validate({**settings, "poll_interval_ms": 60_000}), open_context())
+    await broker.start()
+
+    async def on_each_of(connections: int, expression: bytes) -> list[Any]:
+        query = b"SELECT %s, pg_sleep(0.2)" % expression
+        return [rows[0][0] for rows in await asyncio.gather(*(broker.run(query, ()) for _ in range(connections)))]
+
+    async def all_are_open() -> bool:
+        return len(set(await on_each_of(4, b"pg_backend_pid()"))) == 4
+
+    await until(all_are_open)
+    await on_each_of(3, b"set_config('default_transaction_read_only', 'on', false)")
+    with pytest.raises(StorageUnavailable):
+        for _ in range(4):
+            await push(broker)
+    await until(lambda: works(broker))
+    assert await on_each_of(4, b"current_setting('transaction_read_only')") == ["off"] * 4
+    await broker.close()
+
+
 async def test_a_database_that_turns_read_only(broker: PostgresBroker, fragile: PostgresServer) -> None:
     (id,) = await push(broker)
     async with await psycopg.AsyncConnection.connect(fragile.dsn, autocommit=True) as admin:
