@@ -56,7 +56,7 @@ def test_the_transcript_is_the_recorded_one(transcripts: Transcripts, name: str)
     for _ in range(REPEATS):
         if not difference:
             break
-        difference = replay.difference(want, transcripts.play(name))
+        difference = replay.difference(want, transcripts.again(name))
     assert not difference, "\n".join(difference)
 
 
