@@ -555,6 +555,11 @@ class LocalFrame(Broker):
                 else:
                     self._hold_events()
             buffer = self._buffer
+            if buffer is not None and not buffer.anything_to_do:
+                # Whoever commits now would wait for this thread, which has nothing to commit.
+                buffer.flush_at = None
+                buffer.release_producers()
+                buffer = None
             if buffer is not None:
                 if self._others_commit and not fired and self._waiting_answers() == waiting:
                     later = buffer.put_off(now)

@@ -33,6 +33,9 @@ class Host(Protocol):
     def at(self, when: int) -> None:
         """Have the work done at ``when`` (epoch ms) at the latest; an earlier time that was asked for before still holds."""
 
+    def beside(self) -> bool:
+        """Whether the work is done by another thread than the calling one."""
+
     def stop(self) -> None:
         """End. Does not wait when called from the work itself."""
 
@@ -48,6 +51,9 @@ class ManualHost:
 
     def at(self, when: int) -> None:
         pass
+
+    def beside(self) -> bool:
+        return False
 
     def stop(self) -> None:
         pass
@@ -120,6 +126,9 @@ class LoopHost:
         if self._loop is not None:
             self._work()
 
+    def beside(self) -> bool:
+        return threading.get_ident() != self._thread
+
     def stop(self) -> None:
         self._loop = None
         if self._timer is not None:
@@ -174,6 +183,15 @@ class ThreadHost:
                     return
                 self._wake_at = None
             self._work()
+
+    def beside(self) -> bool:
+        thread = self._thread
+        return (
+            thread is not None
+            and thread is not threading.current_thread()
+            and not self._stopped
+            and self._pid == os.getpid()
+        )
 
     def stop(self) -> None:
         with self._condition:

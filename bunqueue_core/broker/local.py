@@ -69,9 +69,13 @@ class LocalBroker(LocalFrame):
             answer = self._answer(pushed, now, durable=durable)
             full = marks.fresh >= FLUSH_JOBS and not self._in_loop
         if full and not durable and self._buffer is not None:
-            # The producer writes what it has produced: another thread would have to win the interpreter's lock from it for
-            # every statement, and would gather more than it writes. For the same reason it waits for one that writes already.
-            self._buffer.flush(patience_s=PRODUCER_PATIENCE_S)
+            if len(specs) >= FLUSH_JOBS and self._host.beside():
+                # While a bulk is being written, the producer makes the next one.
+                self._buffer.flush_beside(self._host.soon)
+            else:
+                # The producer writes what it has produced one by one: another thread would have to win the interpreter's lock
+                # from it, and would gather more than it writes. For the same reason it waits for one that writes already.
+                self._buffer.flush(patience_s=PRODUCER_PATIENCE_S)
         return answer
 
     def _adopt_generations(self, specs: Sequence[JobSpec]) -> None:

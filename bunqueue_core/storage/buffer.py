@@ -140,6 +140,7 @@ class WriteBuffer:
         self._retry_at = 0
         self._failed_first_at = 0
         self._put_off: int | None = None
+        self._beginning: deque[threading.Lock] = deque()  #: held for producers until the next commit begins
         self.flush_at: int | None = None  #: when what is unwritten and unwaited for has to be on its way, epoch ms
         self.generation = Generation()
         self.failures = 0  #: failed tries in a row
@@ -183,6 +184,12 @@ class WriteBuffer:
     def work_to_do(self) -> bool:
         """True if a commit would write or settle something."""
         return self._stuck is not None or self._source.pending or bool(self.generation.waiters)
+
+    @property
+    def anything_to_do(self) -> bool:
+        """True if a commit would write, settle or tell something. Under the engine's lock."""
+        generation = self.generation
+        return self._stuck is not None or self._source.pending or bool(generation.waiters) or bool(generation.events)
 
     def next_try(self, now: int) -> int | None:
         """When a failed commit is tried again, or a waiting answer has to be given up for (epoch ms); None if all is well."""
@@ -228,9 +235,42 @@ class WriteBuffer:
             done = self._flush(force)
         finally:
             self._commit_mutex.release()
+            self.release_producers()
         if self._settled:
             self._settle()
         return done
+
+    def flush_beside(self, soon: Callable[[], None]) -> None:
+        """Have another thread commit what is unwritten, and come back as soon as it writes.
+
+        The caller goes on producing beside the storage's work, but no further than one commit ahead: it first waits for the one
+        that is under way. It waits for the beginning, too, because the other thread needs the interpreter until then, and would
+        have to win it from the caller. Should one take long, the caller goes on; what is unwritten is bounded by others.
+
+        Args:
+            soon: has another thread call :meth:`flush` as soon as possible.
+        """
+        if self._stuck is not None:
+            self.flush(patience_s=PRODUCER_PATIENCE_S)
+            return
+        if not self._commit_mutex.acquire(timeout=PRODUCER_PATIENCE_S):
+            return
+        self._commit_mutex.release()
+        with self._lock:
+            self.flush_at = 0
+        begun = threading.Lock()
+        begun.acquire()
+        self._beginning.append(begun)
+        soon()
+        begun.acquire(timeout=PRODUCER_PATIENCE_S)
+
+    def release_producers(self) -> None:
+        """A commit begins, or there is nothing to commit: those of :meth:`flush_beside` go on."""
+        while self._beginning:
+            try:
+                self._beginning.popleft().release()
+            except IndexError:
+                return
 
     def _flush(self, force: bool) -> bool:
         while True:
@@ -243,7 +283,7 @@ class WriteBuffer:
                 changes, generation = self._stuck
             else:
                 with self._lock:
-                    if not self._source.pending and not self.generation.waiters and not self.generation.events:
+                    if not self.anything_to_do:
                         return True
                     generation = self.generation
                     self.generation = Generation()
@@ -254,6 +294,7 @@ class WriteBuffer:
                         self._unstorable(generation, error)
                         return False
             try:
+                self.release_producers()
                 if not changes.empty:
                     self._journal.commit(changes)
                     self.commits += 1

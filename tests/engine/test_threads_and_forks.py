@@ -68,6 +68,8 @@ class Crowd:
                 )
                 for _ in range(dice.choice((1, 1, 5)))
             ]
+            if dice.random() < 0.02:
+                specs = [job() for _ in range(150)]  # which is written beside whoever adds it
             ids = self.broker.push(dice.choice("ab"), specs).result(30).ids
             with self.lock:
                 self.pushed.update(ids)
