@@ -33,6 +33,9 @@ SHARED_READER: Final = "share"
 #: broker's own work asks for in the meantime sees that too.
 UNASKED_LOOK_S: Final = 0.02
 
+#: Timers of event loops count whole milliseconds and come early by less, s. Waiting for the rest again and again would be work.
+TIMER_S: Final = 0.001
+
 #: Events of a queue whose dead letters, or completions, went because of their number or age.
 DLQ_PRUNED: Final = "queue-dlq-pruned"
 COMPLETIONS_PRUNED: Final = "queue-completions-pruned"
@@ -157,7 +160,7 @@ class Feed:
         """Look now, or when the latest look is old enough."""
         loop = asyncio.get_running_loop()
         due = self._looked_at + UNASKED_LOOK_S
-        if loop.time() >= due:
+        if loop.time() + TIMER_S >= due:
             self._look_now()
         else:
             self._due = loop.call_at(due, self._fall_due)
