@@ -63,6 +63,7 @@ class Feed:
     def __init__(self, broker: PostgresBroker) -> None:
         self._broker = broker
         self._subscriptions: list[Subscription] = []
+        self._arriving: list[Subscription] = []  #: listeners whose subscription has yet to begin
         #: the snapshot up to which listeners have heard: its xmax, and its transactions that were open
         self._position: tuple[str, list[str]] | None = None
         self._joined = False  #: a look is under way that goes along with another statement
@@ -90,7 +91,9 @@ class Feed:
         call, and of nothing that was done before.
         """
         subscription = Subscription(listener, queue)
-        self._broker.hold_statements(self._begin(subscription))
+        self._arriving.append(subscription)
+        if len(self._arriving) == 1:
+            self._broker.hold_statements(self._begin())
 
         def end() -> None:
             subscription.ended = True
@@ -101,21 +104,20 @@ class Feed:
 
         return end
 
-    async def _begin(self, subscription: Subscription) -> None:
-        """Let a listener in where the others are, once they have heard of what there was before it."""
+    async def _begin(self) -> None:
+        """Let those who have come in where the others are, once these have heard of what there was before."""
+        arriving, self._arriving = self._arriving, []
         try:
-            while not subscription.ended:
-                position = self._position
-                if position is None:
-                    self._place(await self._broker.run_first(self._broker.queries.snapshot, ()))
-                    return
+            while (position := self._position) is not None:
                 rows = await self._broker.run_first(*self._statement(*position))
                 if self._position is position:
                     self._take(rows)
                     return
+            self._place(await self._broker.run_first(self._broker.queries.snapshot, ()))
         finally:
-            if not subscription.ended:
-                self._subscriptions.append(subscription)
+            self._subscriptions += [subscription for subscription in arriving if not subscription.ended]
+            if not self._subscriptions:
+                self._position = None
 
     def subscribe_share(self, listener: Listener) -> Callable[[], None]:
         """See ``Broker.subscribe_share``. Brokers share one reader, whose position outlives them all."""

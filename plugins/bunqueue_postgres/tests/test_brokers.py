@@ -326,6 +326,27 @@ async def test_events_of_completions_carry_results_of_kept_and_removed_jobs(star
     assert extras[ids[2]] is None
 
 
+async def test_subscriptions_that_come_together_begin_together(start: Any) -> None:
+    broker = await start(poll_interval_ms=60_000)
+    heard: list[list[str]] = []
+
+    def subscribe() -> None:
+        ids: list[str] = []
+        heard.append(ids)
+        broker.subscribe(lambda event: ids.append(event.job_id), "q")
+
+    subscribe()
+    await push(broker)
+    before = broker.database.statements
+    for _ in range(100):  # whoever sends a hundred of them keeps nobody waiting a hundred times
+        subscribe()
+    (id,) = await push(broker)
+    assert broker.database.statements < before + 10
+    await broker.heard()
+    assert [ids[-1:] for ids in heard] == [[id]] * 101
+    assert {len(ids) for ids in heard[1:]} == {1}
+
+
 async def test_a_refusal_spoils_no_later_statement(start: Any) -> None:
     broker = await start(pool_size=2)
     for round in range(6):
