@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import psycopg
@@ -19,6 +19,7 @@ from bunqueue_core.model.errors import (
     CommandError,
     ConfigurationError,
     LeaseLost,
+    NotFound,
     StorageUnavailable,
 )
 from bunqueue_core.model.job import JobSpec
@@ -345,6 +346,22 @@ async def test_subscriptions_that_come_together_begin_together(start: Any) -> No
     await broker.heard()
     assert [ids[-1:] for ids in heard] == [[id]] * 101
     assert {len(ids) for ids in heard[1:]} == {1}
+
+
+async def test_an_unknown_job_is_not_found_whatever_looks_for_ends_meanwhile(
+    start: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = await start()
+    look = broker._ends
+
+    async def look_after_a_round(ids: Sequence[str]) -> Any:
+        monkeypatch.undo()
+        await broker.look_at_waits()
+        return await look(ids)
+
+    monkeypatch.setattr(broker, "_ends", look_after_a_round)
+    with pytest.raises(NotFound):
+        await broker.wait("never-existed", 60_000)
 
 
 async def test_a_refusal_spoils_no_later_statement(start: Any) -> None:

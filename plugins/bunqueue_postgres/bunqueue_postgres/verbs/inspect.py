@@ -187,7 +187,8 @@ class Inspecting(Snapshotting):
         self.waits.setdefault(id, []).append(ended)
         try:
             end = (await self._ends([id])).get(id)
-            if ended.ready:
+            # A round that looks for ends meanwhile takes a job that never was for one that is gone.
+            if ended.ready and (end is not None or ended.value[0]):
                 return ended.value
             if end is None or (end.removed_for is not None and end.removed_for > (monotonic() - began) * 1000):
                 raise NotFound("Job not found")
