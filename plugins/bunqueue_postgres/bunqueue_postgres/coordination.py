@@ -26,7 +26,7 @@ ANNOUNCE_S: Final = 0.005
 
 #: Seconds that a notification of what nobody waits for by the millisecond may wait for company: ends of jobs are news to
 #: listeners at other brokers only, while each notification wakes every broker.
-UNHURRIED_S: Final = 0.025
+UNHURRIED_S: Final = 0.05
 
 #: Seconds between attempts to listen again.
 LISTEN_RETRY_S: Final = 0.5
@@ -396,7 +396,14 @@ class Coordinator:
         """Take notifications until the connection breaks or it is time to stop."""
         loop = asyncio.get_running_loop()
         pgconn = connection.pgconn
+        descriptor = pgconn.socket  # a broken connection does not tell it any more
         over = asyncio.Event()
+
+        def end() -> None:
+            # At once: libpq has closed a broken connection's socket, whose number may be another's in a moment.
+            if not over.is_set():
+                over.set()
+                loop.remove_reader(descriptor)
 
         def readable() -> None:
             try:
@@ -409,9 +416,8 @@ class Coordinator:
                         self.brokers = max(self.brokers, 2)
                         self._poke.set()
             except psycopg.Error:
-                over.set()
+                end()
 
-        descriptor = pgconn.socket  # a broken connection does not tell it any more
         loop.add_reader(descriptor, readable)
         try:
             waits = [loop.create_task(event.wait()) for event in (over, self._stopping)]
@@ -422,7 +428,7 @@ class Coordinator:
                 wait.cancel()
             await asyncio.wait(waits)
         finally:
-            loop.remove_reader(descriptor)
+            end()
 
     async def _poll(self) -> None:
         """Look for jobs that parked pulls want and for ends that somebody waits for: when notified, and at every poll interval."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
@@ -136,6 +138,57 @@ async def test_the_listener_is_replaced(broker: PostgresBroker, fragile: Postgre
         return bool(set(await listeners()) - {old})
 
     await until(replaced, patience_s=5.0)
+
+
+async def test_a_listener_that_breaks_takes_no_reader_of_others_along(
+    fragile: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The number of its socket is free at once, and the next one's."""
+    loop = asyncio.get_running_loop()
+    add_reader = loop.add_reader
+    ours, theirs = socket.socketpair()
+    taken: list[int] = []
+    heard, ended = asyncio.Event(), asyncio.Event()
+
+    def watching(descriptor: int, callback: Callable[..., Any], *arguments: Any) -> None:
+        def called() -> None:
+            callback(*arguments)
+            try:
+                os.fstat(descriptor)
+            except OSError:
+                if not taken:
+                    taken.append(os.dup2(ours.fileno(), descriptor))
+                    add_reader(descriptor, heard.set)
+
+        add_reader(descriptor, called if callback.__name__ == "readable" else callback, *arguments)
+
+    monkeypatch.setattr(loop, "add_reader", watching)
+    broker = PostgresBroker(
+        PostgresStorage.model_validate({"url": fragile.dsn, "namespace": "numbers"}), open_context()
+    )
+    hear = broker.coordinator._hear
+
+    async def hear_and_tell(connection: Any) -> None:
+        await hear(connection)
+        ended.set()
+
+    monkeypatch.setattr(broker.coordinator, "_hear", hear_and_tell)
+    await broker.start()
+    async with await psycopg.AsyncConnection.connect(fragile.dsn, autocommit=True) as admin:
+        while not taken:
+            await admin.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'LISTEN%%' AND application_name = %s",
+                (f"bunqueue:{broker.broker_id}"[:63],),
+            )
+    async with asyncio.timeout(20):
+        await ended.wait()
+        theirs.send(b"x")
+        await heard.wait()
+    loop.remove_reader(taken[0])
+    await broker.close()
+    os.close(taken[0])
+    ours.close()
+    theirs.close()
 
 
 async def test_connections_that_became_read_only_are_all_given_up(fragile: PostgresServer) -> None:
