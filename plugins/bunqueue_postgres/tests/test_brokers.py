@@ -8,6 +8,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from bunqueue_postgres import beats as beats_module
 from bunqueue_postgres.broker import PostgresBroker
 from bunqueue_postgres.testing import PostgresServer
 from pg_waiting import until
@@ -253,7 +254,10 @@ async def _awaited(answer: Any) -> Any:
     return await answer
 
 
-async def test_an_outcome_takes_the_signs_of_life_before_it_along(start: Any, postgres: PostgresServer) -> None:
+async def test_an_outcome_takes_the_signs_of_life_before_it_along(
+    start: Any, postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(beats_module, "PATIENCE_S", 30.0)  # whatever the acknowledgement takes
     broker = await start()
     await push(broker, 3)
     jobs = await pull(broker, 3, session="s")
