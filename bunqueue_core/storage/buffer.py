@@ -188,8 +188,7 @@ class WriteBuffer:
     @property
     def anything_to_do(self) -> bool:
         """True if a commit would write, settle or tell something. Under the engine's lock."""
-        generation = self.generation
-        return self._stuck is not None or self._source.pending or bool(generation.waiters) or bool(generation.events)
+        return self.work_to_do or bool(self.generation.events)
 
     def next_try(self, now: int) -> int | None:
         """When a failed commit is tried again, or a waiting answer has to be given up for (epoch ms); None if all is well."""

@@ -18,7 +18,7 @@ from psycopg_pool import AsyncConnectionPool, PoolTimeout
 from bunqueue_core.model.errors import BackendBusy, BrokerClosed, BunqueueError, StorageUnavailable
 from bunqueue_postgres import arrays
 from bunqueue_postgres.diagnosis import READ_ONLY, Diagnosis, check_server, diagnose
-from bunqueue_postgres.errors import RETRIED_ONCE, is_disconnect, sqlstate
+from bunqueue_postgres.errors import CONNECTIONS_REFUSED, RETRIED_ONCE, WRITES_REFUSED, is_disconnect, sqlstate
 from bunqueue_postgres.settings import CONNECT_TIMEOUT_S, IDLE_CLOSE_S, MAX_LIFETIME_S, PostgresStorage
 from bunqueue_postgres.tls import trusted
 from bunqueue_postgres.wire import Rows, Statement, Wire
@@ -36,10 +36,6 @@ POOL_PATIENCE_S: Final = 2.0
 
 #: How long sent data may stay unconfirmed before the connection counts as lost, ms: about as long as a silent peer is given.
 UNCONFIRMED_MS: Final = 12_000
-
-#: SQLSTATEs of a server, or a session, that takes no writes, and of one that takes no more connections.
-_READ_ONLY: Final = "25006"
-_CROWDED: Final = "53300"
 
 #: Seconds before something that failed with a lost connection is tried again.
 RETRY_PAUSE_S: Final = 0.05
@@ -359,9 +355,9 @@ class Database:
     def _judge(self, error: Exception) -> None:
         """Suspect an outage if an error looks like one."""
         state = sqlstate(error)
-        if state == _READ_ONLY:
+        if state == WRITES_REFUSED:
             self._stale = True
-        if is_disconnect(error) or state in (_READ_ONLY, _CROWDED):
+        if is_disconnect(error) or state in (WRITES_REFUSED, CONNECTIONS_REFUSED):
             self.suspect()
 
     async def _look_for_return(self) -> None:

@@ -15,16 +15,22 @@ from bunqueue_core.model.errors import BackendBusy, CommandError, StorageUnavail
 #: Transient conflicts between transactions (serialization failure, deadlock, lock not available): nothing was applied, once more.
 RETRIED_ONCE: Final = frozenset({"40001", "40P01", "55P03"})
 
+#: SQLSTATE of a server, or a session, that takes no writes.
+WRITES_REFUSED: Final = "25006"
+
+#: SQLSTATE of a server that takes no more connections.
+CONNECTIONS_REFUSED: Final = "53300"
+
 #: SQLSTATE (or its class of two characters) → what a client is told. Longer entries win.
 _REASONS: Final[dict[str, str]] = {
     "08": "the database connection was lost",
-    "25006": "the database takes no writes now",
+    WRITES_REFUSED: "the database takes no writes now",
     "28": "the database refuses the login",
     "3D000": "the database does not exist",
     "42": "the database schema does not fit",
     "53": "the database is out of resources",
     "53100": "the database's disk is full",
-    "53300": "the database takes no more connections",
+    CONNECTIONS_REFUSED: "the database takes no more connections",
     "57014": "a statement exceeded its time limit",
     "57P": "the database is going down or starting",
     "58": "the database reports a system error",

@@ -83,17 +83,17 @@ class Rows:
         if count:
             yield count
 
-    def bind(self, rows: Sequence[Sequence[Any]]) -> list[Bound]:
-        """Statements that cover ``rows``, every row's values in its order."""
+    def bind(self, rows: Sequence[Sequence[Any]], shared: Sequence[Any] = ()) -> list[Bound]:
+        """Statements that cover ``rows``, every row's values in its order, after ``shared`` for parameters before the list."""
         count = len(rows)
-        if count == 1:
+        if count == 1 and not shared:
             return [(self.text(1), rows[0])]
         if count <= self._exact:
-            return [(self.text(count), tuple(_flatten(rows)))] if count else []
+            return [(self.text(count), (*shared, *_flatten(rows)))] if count else []
         bound: list[Bound] = []
         start = 0
         for size in self.sizes(count):
-            bound.append((self.text(size), tuple(_flatten(rows[start : start + size]))))
+            bound.append((self.text(size), (*shared, *_flatten(rows[start : start + size]))))
             start += size
         return bound
 
@@ -293,13 +293,7 @@ def _put_plain(rows: Sequence[JobRow]) -> list[Bound]:
         if column.count(column[0]) != count:
             return PUT_PLAIN.bind(rows)
         alike.append(column[0])
-    each = list(_flatten(zip(*(columns[place] for place in _EACH_PLACES), strict=True)))
-    bound: list[Bound] = []
-    width, start = len(_EACH), 0
-    for size in PUT_ALIKE.sizes(count):
-        bound.append((PUT_ALIKE.text(size), alike + each[start : start + size * width]))
-        start += size * width
-    return bound
+    return PUT_ALIKE.bind(list(zip(*(columns[place] for place in _EACH_PLACES), strict=True)), alike)
 
 
 def _put_full(rows: Sequence[JobRow]) -> list[Bound]:

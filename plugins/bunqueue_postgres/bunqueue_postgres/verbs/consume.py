@@ -36,7 +36,7 @@ from bunqueue_postgres import arrays, transitions
 from bunqueue_postgres.beats import PatientBeats
 from bunqueue_postgres.changes import Changes, pack_extras
 from bunqueue_postgres.database import Connection
-from bunqueue_postgres.errors import is_disconnect, sqlstate, translate
+from bunqueue_postgres.errors import WRITES_REFUSED, is_disconnect, sqlstate, translate
 from bunqueue_postgres.gather import Call, Gatherer
 from bunqueue_postgres.keys import escape, to_key, unescape
 from bunqueue_postgres.marks import LOOK_S, LOOK_SHARE, Mark
@@ -59,9 +59,6 @@ OUTCOME_PATIENCE_S: Final = 25.0
 
 #: Age of a delivery, ms, up to which its signs of life may wait for its outcome (see ``beats.py``).
 YOUNG_MS: Final = 500
-
-#: SQLSTATE of a write to a database that takes none.
-READ_ONLY: Final = "25006"
 
 #: Expired jobs that one pull removes at most.
 EXPIRED_ROWS: Final = 1_000
@@ -381,7 +378,9 @@ class Consuming(Limiting):
             try:
                 return await work(again)
             except (psycopg.Error, StorageUnavailable) as error:
-                away = isinstance(error, StorageUnavailable) or is_disconnect(error) or sqlstate(error) == READ_ONLY
+                away = (
+                    isinstance(error, StorageUnavailable) or is_disconnect(error) or sqlstate(error) == WRITES_REFUSED
+                )
                 if not away or self.closing or not await self.database.returned(deadline - loop.time()):
                     raise
                 again = True
