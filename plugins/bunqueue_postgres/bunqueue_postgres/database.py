@@ -9,7 +9,6 @@ import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, TypeVar
-from weakref import WeakKeyDictionary
 
 import psycopg
 from psycopg import AsyncConnection, AsyncRawCursor
@@ -21,8 +20,9 @@ from bunqueue_postgres.diagnosis import READ_ONLY, Diagnosis, check_server, diag
 from bunqueue_postgres.errors import CONNECTIONS_REFUSED, RETRIED_ONCE, WRITES_REFUSED, is_disconnect, sqlstate
 from bunqueue_postgres.settings import CONNECT_TIMEOUT_S, IDLE_CLOSE_S, MAX_LIFETIME_S, PostgresStorage
 from bunqueue_postgres.tls import trusted
-from bunqueue_postgres.wire import Rows, Statement, Wire
+from bunqueue_postgres.wire import Rows, Statement, WireConnection
 
+S = TypeVar("S")
 T = TypeVar("T")
 
 #: Seconds between attempts to reach a database that is away; the first comes at once.
@@ -82,8 +82,7 @@ class Database:
         self._stale = False  #: connections may be there that became read-only and stay so whatever the server does
         self._back = asyncio.Event()  #: set while the database is not known to be away
         self._back.set()
-        self._pool: AsyncConnectionPool[Connection] | None = None
-        self._wires: WeakKeyDictionary[Connection, Wire] = WeakKeyDictionary()
+        self._pool: AsyncConnectionPool[WireConnection] | None = None
         self.gate: asyncio.Task[None] | None = None  #: what every new statement waits for, if anything
         #: a pooler, which may change sessions between transactions, is between the broker and the database
         self.pooled = False
@@ -133,8 +132,9 @@ class Database:
             psycopg.Error: no connection could be made in time.
         """
         url = self._settings.url.get_secret_value()
-        pool: AsyncConnectionPool[Connection] = AsyncConnectionPool(
+        pool: AsyncConnectionPool[WireConnection] = AsyncConnectionPool(
             url,
+            connection_class=WireConnection,
             kwargs={**self._arguments, **trusted(url)},
             min_size=1,
             max_size=self._settings.effective_pool_size,
@@ -212,27 +212,12 @@ class Database:
         Gives the rows or the error of each; as :meth:`run` otherwise, where an error of the first one is raised.
         """
 
-        async def body(connection: Connection) -> list[Rows | psycopg.Error]:
-            if self.pooled:
-                return await self._run_unprepared(connection, statements)
-            wire = self._wires.get(connection)
-            if wire is None:
-                wire = self._wires[connection] = Wire(connection)
-            outcomes = await wire.run(statements)
-            if isinstance(outcomes[0], psycopg.Error):
-                raise outcomes[0]
-            return outcomes
-
-        return await self._admitted(body, first)
+        return await self._admitted(self._run_on, statements, first)
 
     async def transaction(self, body: Callable[[Connection], Awaitable[T]]) -> T:
         """Run ``body`` in one transaction. It may be called twice, and must therefore begin from its own inputs each time."""
 
-        async def within(connection: Connection) -> T:
-            async with connection.transaction():
-                return await body(connection)
-
-        return await self._admitted(within)
+        return await self._admitted(self._run_within, body)
 
     def own(self, task: asyncio.Task[Any]) -> None:
         """Let statements of ``task`` count as the broker's own work: they wait for their turn however many wait, and take none of
@@ -240,7 +225,8 @@ class Database:
         self._own_tasks.add(task)
         task.add_done_callback(self._own_tasks.discard)
 
-    async def _admitted(self, body: Callable[[Connection], Awaitable[T]], first: bool = False) -> T:
+    async def _admitted(self, work: Callable[[WireConnection, S], Awaitable[T]], argument: S, first: bool = False) -> T:
+        """Do ``work`` with a connection and ``argument`` when it is its turn; see :meth:`run` for what it raises."""
         if self._closing or self._pool is None:
             raise BrokerClosed("Broker is closed")
         if self._reason is not None:
@@ -255,13 +241,20 @@ class Database:
             self._active += 1
             try:
                 self.statements += 1
-                try:
-                    return await self._connected(body)
-                except psycopg.Error as error:
-                    if sqlstate(error) not in RETRIED_ONCE:
-                        raise
+                retried = False
+                while (pool := self._pool) is not None:
+                    # Not the pool's context manager: it ends a transaction, which there is none of outside the work's own.
+                    connection = await pool.getconn()
+                    try:
+                        return await work(connection, argument)
+                    except psycopg.Error as error:
+                        if retried or sqlstate(error) not in RETRIED_ONCE:
+                            raise
+                    finally:
+                        await pool.putconn(connection)
+                    retried = True
                     await asyncio.sleep(0.01 + 0.01 * random.random())
-                    return await self._connected(body)
+                raise BrokerClosed("Broker is closed")
             except Exception as error:
                 self._judge(error)
                 raise
@@ -271,16 +264,18 @@ class Database:
         finally:
             self._own -= own
 
-    async def _connected(self, body: Callable[[Connection], Awaitable[T]]) -> T:
-        pool = self._pool
-        if pool is None:
-            raise BrokerClosed("Broker is closed")
-        # Not the pool's context manager: it ends a transaction, which there is none of outside the body's own.
-        connection = await pool.getconn()
-        try:
+    async def _run_on(self, connection: WireConnection, statements: Sequence[Statement]) -> list[Rows | psycopg.Error]:
+        if self.pooled:
+            return await self._run_unprepared(connection, statements)
+        outcomes = await connection.wire.run(statements)
+        if isinstance(outcomes[0], psycopg.Error):
+            raise outcomes[0]
+        return outcomes
+
+    @staticmethod
+    async def _run_within(connection: WireConnection, body: Callable[[Connection], Awaitable[T]]) -> T:
+        async with connection.transaction():
             return await body(connection)
-        finally:
-            await pool.putconn(connection)
 
     @staticmethod
     async def _run_unprepared(connection: Connection, statements: Sequence[Statement]) -> list[Rows | psycopg.Error]:

@@ -10,14 +10,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import psycopg
 from psycopg import AsyncConnection
+from psycopg.abc import PQGen
 from psycopg.adapt import PyFormat, Transformer
 from psycopg.errors import InvalidSqlStatementName, error_from_result
-from psycopg.pq import DiagnosticField, ExecStatus, Format
+from psycopg.pq import ConnStatus, DiagnosticField, ExecStatus, Format
 from psycopg.pq.abc import PGconn, PGresult
+
+RV = TypeVar("RV")
 
 #: A statement and its positional parameters.
 Statement = tuple[bytes, Sequence[Any]]
@@ -30,21 +33,70 @@ _LOOK_S: Final = 0.5
 _DONE: Final = (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK)
 
 
+class WireConnection(AsyncConnection[Any]):
+    """A connection with a :class:`Wire`, which lets go of the socket whenever psycopg itself waits for it or closes it."""
+
+    _wire: Wire | None = None
+
+    @property
+    def wire(self) -> Wire:
+        """Runs statements on this connection."""
+        wire = self._wire
+        if wire is None:
+            wire = self._wire = Wire(self)
+        return wire
+
+    async def wait(self, gen: PQGen[RV], *arguments: Any, **options: Any) -> RV:
+        """See psycopg, whose every wait this is."""
+        if self._wire is not None:
+            self._wire.let_go()
+        return await super().wait(gen, *arguments, **options)
+
+    async def close(self) -> None:
+        """See psycopg."""
+        if self._wire is not None:
+            self._wire.let_go()
+        await super().close()
+
+
 class Wire:
     """Runs statements on ``connection``, whose user must have it to himself and be in no transaction.
 
+    It stays registered for the connection's socket between statements, until :meth:`let_go`. Belongs to one event loop.
     A task that is cancelled meanwhile leaves the connection in the middle of a statement; its pool closes it then.
     """
 
-    __slots__ = ("_count", "_names", "_pgconn", "_transformer")
+    __slots__ = (
+        "_answered",
+        "_count",
+        "_ended",
+        "_left",
+        "_loop",
+        "_names",
+        "_pgconn",
+        "_results",
+        "_socket",
+        "_timer",
+        "_transformer",
+        "_writing",
+    )
 
     def __init__(self, connection: AsyncConnection[Any]) -> None:
+        self._loop = asyncio.get_running_loop()
         self._pgconn: PGconn = connection.pgconn
-        # Of the connection's adapters, not of itself: whoever remembers this by the connection must not keep that alive.
+        # Of the connection's adapters, not of itself: it keeps this, which must not keep it alive in turn.
         self._transformer = Transformer(connection.adapters)
         #: names of what is prepared, by text and types of parameters
         self._names: dict[tuple[bytes, tuple[int, ...]], bytes] = {}
         self._count = 0  #: names given so far; none is given twice
+        self._socket = -1  #: what it is registered for
+        self._timer: asyncio.TimerHandle | None = None
+        self._writing = False
+        #: of the reply that is waited for, if one is: settled when it is whole
+        self._answered: asyncio.Future[None] | None = None
+        self._results: list[PGresult] = []
+        self._left = 0  #: syncs that have yet to come
+        self._ended = False  #: the last that came was the end of a statement
 
     async def run(self, statements: Sequence[Statement]) -> list[Rows | psycopg.Error]:
         """Run statements, each in a transaction of its own, in order; gives the rows or the error of each.
@@ -52,14 +104,30 @@ class Wire:
         Raises:
             psycopg.Error: the connection broke, or a value cannot be sent.
         """
-        outcomes = await self._run(statements)
-        lost = [n for n, outcome in enumerate(outcomes) if isinstance(outcome, InvalidSqlStatementName)]
-        if lost:
-            # After a rollback psycopg's cursors drop all that is prepared, ours too. Nothing of these was run.
-            self._names.clear()
-            for n, outcome in zip(lost, await self._run([statements[n] for n in lost]), strict=True):
-                outcomes[n] = outcome
-        return outcomes
+        try:
+            outcomes = await self._run(statements)
+            lost = [n for n, outcome in enumerate(outcomes) if isinstance(outcome, InvalidSqlStatementName)]
+            if lost:
+                # After a rollback psycopg's cursors drop all that is prepared, ours too. Nothing of these was run.
+                self._names.clear()
+                for n, outcome in zip(lost, await self._run([statements[n] for n in lost]), strict=True):
+                    outcomes[n] = outcome
+            return outcomes
+        except BaseException:
+            self.let_go()
+            raise
+
+    def let_go(self) -> None:
+        """Leave the socket to others, until the next statement."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._writing:
+            self._writing = False
+            self._loop.remove_writer(self._socket)
+        if self._socket >= 0:
+            self._loop.remove_reader(self._socket)
+            self._socket = -1
 
     async def _run(self, statements: Sequence[Statement]) -> list[Rows | psycopg.Error]:
         pgconn = self._pgconn
@@ -75,12 +143,12 @@ class Wire:
         if len(calls) == 1:
             name, values, formats = calls[0]
             pgconn.send_query_prepared(name, values, formats, Format.BINARY)
-            return [self._read((await self._results(0))[-1])]
+            return [self._read((await self._reply(0))[-1])]
         pgconn.enter_pipeline_mode()
         for name, values, formats in calls:
             pgconn.send_query_prepared(name, values, formats, Format.BINARY)
             pgconn.pipeline_sync()
-        results = await self._results(len(calls))
+        results = await self._reply(len(calls))
         pgconn.exit_pipeline_mode()
         return [self._read(result) for result in results]
 
@@ -88,7 +156,7 @@ class Wire:
         name = b"bunqueue_%d" % self._count
         self._count += 1
         self._pgconn.send_prepare(name, query, types)
-        for result in await self._results(0):
+        for result in await self._reply(0):
             if result.status not in _DONE:
                 raise _read_error(result)
         self._names[query, types] = name
@@ -103,61 +171,46 @@ class Wire:
             return rows
         return [] if result.status == ExecStatus.COMMAND_OK else _read_error(result)
 
-    async def _results(self, syncs: int) -> list[PGresult]:
+    # -- waiting ------------------------------------------------------------------------------------------------------
+
+    async def _reply(self, syncs: int) -> list[PGresult]:
         """What the server answers to what was sent: until it is ready again, or in pipeline mode until so many syncs."""
-        return await _Reply(self._pgconn, syncs).read()
-
-
-class _Reply:
-    """Waits for one reply. A class and not closures, which would refer to each other and be left to the garbage collector."""
-
-    __slots__ = (
-        "_answered",
-        "_descriptor",
-        "_ended",
-        "_left",
-        "_loop",
-        "_pgconn",
-        "_results",
-        "_syncs",
-        "_timer",
-        "_writing",
-    )
-
-    def __init__(self, pgconn: PGconn, syncs: int) -> None:
-        self._pgconn = pgconn
-        self._syncs = syncs
+        pgconn, loop = self._pgconn, self._loop
+        unsent = pgconn.flush() != 0
+        descriptor = pgconn.socket
+        if descriptor != self._socket:
+            self.let_go()
+            loop.add_reader(descriptor, self._receive)
+            self._socket = descriptor
+        if unsent:
+            loop.add_writer(descriptor, self._send)
+            self._writing = True
+        if self._timer is None:
+            self._timer = loop.call_later(_LOOK_S, self._look)
+        results: list[PGresult] = []
+        self._results = results
         self._left = syncs
-        self._results: list[PGresult] = []
-        self._ended = False  #: the last that came was the end of a statement
-        self._loop = asyncio.get_running_loop()
-        self._answered: asyncio.Future[None] = self._loop.create_future()
-        self._descriptor = pgconn.socket
-        self._writing = pgconn.flush() != 0
-        self._timer: asyncio.TimerHandle | None = None
-
-    async def read(self) -> list[PGresult]:
-        """See :meth:`Wire._results`."""
-        self._loop.add_reader(self._descriptor, self._receive)
-        self._timer = self._loop.call_later(_LOOK_S, self._look)
-        if self._writing:
-            self._loop.add_writer(self._descriptor, self._send)
+        self._ended = False
+        answered = self._answered = loop.create_future()
         try:
-            await self._answered
-        except asyncio.CancelledError:
-            if self._answered.cancelled():
-                self._stop(None)
-            raise
-        results = self._results
-        if len(results) < max(1, self._syncs) or self._left:
+            await answered
+        finally:
+            self._answered = None
+        if len(results) < max(1, syncs) or self._left:
             raise _read_error(results[-1]) if results else psycopg.OperationalError("the connection is lost")
         return results
 
     def _look(self) -> None:
-        self._timer = self._loop.call_later(_LOOK_S, self._look)
-        self._receive()
+        self._timer = None
+        if self._answered is not None:  # else the next statement goes on with it
+            self._timer = self._loop.call_later(_LOOK_S, self._look)
+            self._receive()
 
     def _receive(self) -> None:
+        if self._answered is None:
+            # It is the server that begins: mostly to say that this was all. Whoever has the connection next will read it.
+            self.let_go()
+            return
         try:
             whole = self._take()
         except Exception as error:
@@ -168,7 +221,7 @@ class _Reply:
 
     def _take(self) -> bool:
         """Take what has come; true if that is all, or all that will come."""
-        pgconn, syncs = self._pgconn, self._syncs
+        pgconn, syncs = self._pgconn, self._left
         pgconn.consume_input()
         while not pgconn.is_busy():
             result = pgconn.get_result()
@@ -190,23 +243,25 @@ class _Reply:
         return False
 
     def _stop(self, error: Exception | None) -> None:
-        # At once: libpq closes a broken connection's socket, whose number may then be another's.
-        if self._timer is not None:
-            self._timer.cancel()
-        self._loop.remove_reader(self._descriptor)
-        if self._writing:
-            self._loop.remove_writer(self._descriptor)
-        if self._answered.done():
+        if error is not None or self._pgconn.status != ConnStatus.OK:
+            # At once: libpq closes a broken connection's socket, whose number may then be another's.
+            self.let_go()
+        elif self._writing:
+            self._writing = False
+            self._loop.remove_writer(self._socket)
+        answered = self._answered
+        if answered is None or answered.done():
             return
         if error is None:
-            self._answered.set_result(None)
+            answered.set_result(None)
         else:
-            self._answered.set_exception(error)
+            answered.set_exception(error)
 
     def _send(self) -> None:
         try:
             if self._pgconn.flush() == 0:
-                self._loop.remove_writer(self._descriptor)
+                self._writing = False
+                self._loop.remove_writer(self._socket)
         except Exception as error:
             self._stop(error)
 

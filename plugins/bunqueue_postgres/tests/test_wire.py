@@ -6,9 +6,9 @@ import asyncio
 import gc
 import socket
 import struct
+import weakref
 from collections.abc import AsyncIterator, Callable
 from urllib.parse import urlsplit
-from weakref import WeakKeyDictionary
 
 import psycopg
 import pytest
@@ -16,7 +16,7 @@ from bunqueue_postgres import arrays
 from bunqueue_postgres.broker import PostgresBroker
 from bunqueue_postgres.database import Database
 from bunqueue_postgres.testing import PostgresServer
-from bunqueue_postgres.wire import Wire
+from bunqueue_postgres.wire import WireConnection
 from psycopg.types.numeric import Int4
 
 
@@ -78,14 +78,51 @@ async def test_a_cancelled_statement_gives_its_connection_up(database: Database)
     assert database.load[0] <= 1  # beside it only what brokers do by themselves
 
 
+@pytest.fixture
+async def connection(postgres: PostgresServer) -> AsyncIterator[WireConnection]:
+    opened = await WireConnection.connect(postgres.dsn, autocommit=True)
+    yield opened
+    await opened.close()
+
+
+def stop_watching(connection: WireConnection) -> bool:
+    """Take the loop's reader of the connection's socket away; gives whether there was one."""
+    return asyncio.get_running_loop().remove_reader(connection.fileno())
+
+
 async def test_a_closed_connection_is_forgotten(postgres: PostgresServer) -> None:
-    connection = await psycopg.AsyncConnection.connect(postgres.dsn, autocommit=True)
-    wires = WeakKeyDictionary({connection: Wire(connection)})
-    assert await wires[connection].run(((b"SELECT 1", ()),)) == [[(1,)]]
+    connection = await WireConnection.connect(postgres.dsn, autocommit=True)
+    assert await connection.wire.run(((b"SELECT 1", ()),)) == [[(1,)]]
+    descriptor, known = connection.fileno(), weakref.ref(connection)
     await connection.close()
+    assert not asyncio.get_running_loop().remove_reader(descriptor)
     del connection
     gc.collect()
-    assert not wires
+    assert known() is None
+
+
+async def test_the_socket_is_left_to_psycopg_when_that_waits_for_it(connection: WireConnection) -> None:
+    assert await connection.wire.run(((b"SELECT 1", ()),)) == [[(1,)]]
+    async with connection.transaction():
+        cursor = await connection.execute("SELECT 2")
+        assert await cursor.fetchone() == (2,)
+    assert not stop_watching(connection)
+    assert await connection.wire.run(((b"SELECT 3", ()),)) == [[(3,)]]
+    assert stop_watching(connection)
+
+
+async def test_a_connection_that_ends_while_nobody_uses_it_is_left_alone(
+    connection: WireConnection, postgres: PostgresServer
+) -> None:
+    assert await connection.wire.run(((b"SELECT 1", ()),)) == [[(1,)]]
+    async with await psycopg.AsyncConnection.connect(postgres.dsn, autocommit=True) as other:
+        await other.execute("SELECT pg_terminate_backend(%s, 10000)", (connection.info.backend_pid,))
+    # What the server said is there by now: the loop sees it in its next turns, and must not see it again and again.
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert not stop_watching(connection)
+    (error,) = await connection.wire.run(((b"SELECT 1", ()),))
+    assert isinstance(error, psycopg.errors.AdminShutdown)
 
 
 async def test_a_connection_that_breaks_fails_its_statements(database: Database, postgres: PostgresServer) -> None:
@@ -134,10 +171,10 @@ def test_a_connection_that_is_reset_without_a_word_fails_its_statements_on_uvloo
         async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
             port = server.sockets[0].getsockname()[1]
             url = target._replace(netloc=f"{target.netloc.rpartition(':')[0]}:{port}").geturl()
-            connection = await psycopg.AsyncConnection.connect(url, autocommit=True)
+            connection = await WireConnection.connect(url, autocommit=True)
             async with asyncio.timeout(20):
                 with pytest.raises(psycopg.OperationalError):
-                    await Wire(connection).run(((b"SELECT pg_sleep(59)", ()),))
+                    await connection.wire.run(((b"SELECT pg_sleep(59)", ()),))
             await connection.close()
             await asyncio.gather(*[task for task in served if task is not None])
 
