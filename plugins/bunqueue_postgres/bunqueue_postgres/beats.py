@@ -7,11 +7,14 @@ outcome with the lease's own token proves what the sign of life would have: it t
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from typing import Any, Final
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final
 
 from bunqueue_core.answer import Answer
 from bunqueue_core.model.requests import Renewal
+from bunqueue_postgres.events import TIMER_S
 
 #: Seconds that a sign of life waits for an outcome: nothing beside any lease, and long enough for jobs that take no time.
 PATIENCE_S: Final = 0.025
@@ -20,10 +23,11 @@ PATIENCE_S: Final = 0.025
 class _Call:
     """One call, and which of its renewals wait: position by job id."""
 
-    __slots__ = ("answer", "beats", "done", "waiting")
+    __slots__ = ("answer", "beats", "done", "due", "waiting")
 
-    def __init__(self, beats: Sequence[Renewal]) -> None:
+    def __init__(self, beats: Sequence[Renewal], due: float) -> None:
         self.beats = beats
+        self.due = due
         self.done = [False] * len(beats)
         self.waiting = {beat.id: position for position, beat in enumerate(beats)}
         self.answer: Answer[list[bool]] = Answer()
@@ -34,28 +38,26 @@ class PatientBeats:
 
     Args:
         send: writes signs of life.
-        spawn: starts a task that the broker awaits before it closes.
-        pause: sleeps so many seconds, less when the broker stops.
     """
 
-    def __init__(
-        self,
-        send: Callable[[Sequence[Renewal]], Answer[list[bool]]],
-        spawn: Callable[[Coroutine[Any, Any, None]], object],
-        pause: Callable[[float], Awaitable[object]],
-    ) -> None:
+    def __init__(self, send: Callable[[Sequence[Renewal]], Answer[list[bool]]]) -> None:
         self._send = send
-        self._spawn = spawn
-        self._pause = pause
-        self._calls: dict[str, _Call] = {}
+        self._calls: dict[str, _Call] = {}  #: by job id, of what waits
+        self._queue: deque[_Call] = (
+            deque()
+        )  #: in order of time; those with nothing left to wait for go when theirs has come
+        self._timer: asyncio.TimerHandle | None = None
 
     def hold(self, beats: Sequence[Renewal]) -> Answer[list[bool]]:
         """Write ``beats`` in a moment, but for those whose jobs are brought to an end until then."""
-        call = _Call(beats)
+        loop = asyncio.get_running_loop()
+        call = _Call(beats, loop.time() + PATIENCE_S)
         if len(call.waiting) < len(beats) or not self._calls.keys().isdisjoint(call.waiting):
             return self._send(beats)
         self._calls.update(dict.fromkeys(call.waiting, call))
-        self._spawn(self._wait(call))
+        self._queue.append(call)
+        if self._timer is None:
+            self._timer = loop.call_at(call.due, self._fall_due)
         return call.answer
 
     def ended(self, id: str, token: str | None) -> None:
@@ -70,8 +72,22 @@ class PatientBeats:
             if not call.waiting:
                 call.answer.settle(call.done)
 
-    async def _wait(self, call: _Call) -> None:
-        await self._pause(PATIENCE_S)
+    def close(self) -> None:
+        """Write what waits at once."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        while self._queue:
+            self._write(self._queue.popleft())
+
+    def _fall_due(self) -> None:
+        loop, queue = asyncio.get_running_loop(), self._queue
+        until = loop.time() + TIMER_S
+        while queue and queue[0].due <= until:
+            self._write(queue.popleft())
+        self._timer = loop.call_at(queue[0].due, self._fall_due) if queue else None
+
+    def _write(self, call: _Call) -> None:
         positions = list(call.waiting.values())
         if not positions:
             return

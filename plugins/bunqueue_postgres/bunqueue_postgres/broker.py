@@ -125,6 +125,7 @@ class PostgresBroker(
             try:
                 async with asyncio.timeout(deadline_s):
                     await self.coordinator.stop()
+                    self.write_beats()
                     # What was admitted is finished; then nothing of this session can be claimed any more, and its leases go back.
                     while others := [task for task in self.tasks if task is not asyncio.current_task()]:
                         await asyncio.wait(others)

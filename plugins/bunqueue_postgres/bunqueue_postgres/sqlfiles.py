@@ -18,6 +18,7 @@ class Queries:
     """Every statement of ``sql/queries`` by its file's name, positional parameters ``$1``…"""
 
     ack: bytes
+    ack_plain: bytes
     active: bytes
     add_child_failures: bytes
     add_edges: bytes

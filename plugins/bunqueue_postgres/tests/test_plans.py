@@ -44,7 +44,19 @@ class Plans:
         run("INSERT INTO bunqueue.queues (ns, name, listed, priorities) VALUES (1, 'q', true, '{5,0}')")
         run("INSERT INTO bunqueue.brokers VALUES (1, 'b', %s, 0, bunqueue.now_ms(), 0)", (self.session,))
         queries = load_queries()
-        for name in ("claim", "ack", "renew", "lock", "read", "states", "expired", "probe", "rewrite", "push"):
+        for name in (
+            "claim",
+            "ack_plain",
+            "ack",
+            "renew",
+            "lock",
+            "read",
+            "states",
+            "expired",
+            "probe",
+            "rewrite",
+            "push",
+        ):
             run(b"PREPARE " + name.encode() + b" AS " + getattr(queries, name))
         self.touch()
         for fill in (
@@ -77,6 +89,7 @@ class Plans:
             f"EXECUTE lock(1, {ids})",
             "EXECUTE expired(1, 100)",
             "EXECUTE probe(1, ARRAY['q'], ARRAY[-9223372036854775808]::int8[])",
+            f"EXECUTE ack_plain(1, {ids}, array_fill('t'::text, ARRAY[50]), array_fill(NULL::bytea, ARRAY[50]), 129::int2)",
             f"EXECUTE ack(1, {ids}, array_fill('t'::text, ARRAY[50]), array_fill(NULL::bytea, ARRAY[50]), "
             "array_fill(false, ARRAY[50]), array_fill(0, ARRAY[50]), 131::int2)",
         ]
@@ -120,7 +133,7 @@ def test_a_claim_looks_at_what_it_takes(plans: Plans) -> None:
     assert looked_at <= 200
 
 
-@pytest.mark.parametrize("position", range(7))
+@pytest.mark.parametrize("position", range(8))
 def test_other_hot_statements_look_at_what_they_are_about(plans: Plans, position: int) -> None:
     statement = plans.others("a")[position]
     ways, looked_at = plans.explain(statement)

@@ -43,6 +43,7 @@ from bunqueue_postgres.marks import LOOK_S, LOOK_SHARE, Mark
 from bunqueue_postgres.pulls import PullDesk, Waiter
 from bunqueue_postgres.records import (
     PLAIN_FLAGS,
+    REMOVE,
     RETIRED,
     Record,
     pack,
@@ -56,6 +57,9 @@ DEFAULT_SILENCE_MS: Final = 35_000
 
 #: How long an outcome is tried while the database is away, seconds: shorter than clients wait for their answer.
 OUTCOME_PATIENCE_S: Final = 25.0
+
+#: Statements of acknowledgements that see to each job at once, after one met jobs that an update alone does not complete.
+ELABORATE_TURNS: Final = 100
 
 #: Age of a delivery, ms, up to which its signs of life may wait for its outcome (see ``beats.py``).
 YOUNG_MS: Final = 500
@@ -77,7 +81,8 @@ class Consuming(Limiting):
         self._repeats = Repeats()
         self.look_s = LOOK_S  #: seconds to the next look behind the low-water marks
         self._renewals: Gatherer[tuple[Sequence[Renewal], bool]] = Gatherer(self._flush_renewals, self.spawn)
-        self._beats = PatientBeats(self._send_beats, self.spawn, self.coordinator.pause)
+        self._beats = PatientBeats(self._send_beats)
+        self._elaborate = 0  #: statements of acknowledgements that are not tried the plain way
         self._claimed_at = (0, 0.0)  #: the database's clock (epoch ms) at the last claim, and the loop's
 
     # -- pull ---------------------------------------------------------------------------------------------------------
@@ -402,8 +407,16 @@ class Consuming(Limiting):
         refused: dict[int, tuple[int, Exception]] = {}
         ignored: set[tuple[int, int]] = set()
         stepwise: set[int] = set()
+        if not again and await self._complete_plainly(members):
+            members = []
         while members:
-            rows = await self.feed.run_untold(self.queries.ack, self._ack_parameters(members))
+            parameters = (
+                *self._ack_parameters(members),
+                arrays.bools([ack.remove for _, _, _, ack in members]),
+                arrays.int4s([batch for _, batch, _, _ in members]),
+                Int2(PLAIN_FLAGS),
+            )
+            rows = await self.feed.run_untold(self.queries.ack, parameters)
             missed: list[tuple[str, int, int, Ack]] = []
             for n, status, valid, plain, free, retired, same in rows:
                 member = members[n - 1]
@@ -434,6 +447,21 @@ class Consuming(Limiting):
         if stepwise:
             await self._complete_stepwise([calls[batch] for batch in sorted(stepwise)])
 
+    async def _complete_plainly(self, members: list[tuple[str, int, int, Ack]]) -> bool:
+        """Complete ``members`` in the cheapest way, if all are of the kind that it is for, and else none; gives whether it did."""
+        if self._elaborate:
+            self._elaborate -= 1
+            return False
+        if not members or any(ack.remove for _, _, _, ack in members):
+            return False
+        parameters = (*self._ack_parameters(members), Int2(PLAIN_FLAGS & ~REMOVE))
+        with contextlib.suppress(psycopg.errors.DivisionByZero):  # a row was changed meanwhile
+            rows = await self.feed.run_untold(self.queries.ack_plain, parameters)
+            if rows[0][0]:
+                return True
+        self._elaborate = ELABORATE_TURNS
+        return False
+
     def _acknowledge(self, call: Call[Sequence[Ack]], errors: dict[int, Exception], ignored: Collection[int]) -> None:
         """Answer one call, whose members were completed but for those with ``errors`` and ``ignored`` ones."""
         waits = self.waits
@@ -460,9 +488,6 @@ class Consuming(Limiting):
             arrays.texts([key for key, _, _, _ in members]),
             arrays.texts([to_key(ack.token) if ack.token else None for _, _, _, ack in members]),
             arrays.blobs([ack.result for _, _, _, ack in members]),
-            arrays.bools([ack.remove for _, _, _, ack in members]),
-            arrays.int4s([batch for _, batch, _, _ in members]),
-            Int2(PLAIN_FLAGS),
         )
 
     async def _complete_stepwise(self, calls: list[Call[Sequence[Ack]]]) -> None:
@@ -636,6 +661,10 @@ class Consuming(Limiting):
         if beats and self.refusal() is None and self._are_young(beats):
             return self._beats.hold(beats)
         return self._renew(beats, False)
+
+    def write_beats(self) -> None:
+        """Write the signs of life that wait for an outcome at once."""
+        self._beats.close()
 
     def _send_beats(self, beats: Sequence[Renewal]) -> Answer[list[bool]]:
         """Write signs of life that were taken already."""
