@@ -107,7 +107,18 @@ class ViewWithoutState(NamedTuple):
 class WireEncoder:
     """Encodes replies and events. Belongs to one thread at a time."""
 
-    __slots__ = ("_encoders", "_events", "_keys", "_last_event", "_last_event_bytes", "_options", "_pack", "_pack_any")
+    __slots__ = (
+        "_encoders",
+        "_events",
+        "_keys",
+        "_last_event",
+        "_last_event_bytes",
+        "_last_time",
+        "_last_time_bytes",
+        "_options",
+        "_pack",
+        "_pack_any",
+    )
 
     def __init__(self) -> None:
         # Strings that came with lone surrogates (a reqId) go back as they came.
@@ -120,6 +131,8 @@ class WireEncoder:
         self._options: dict[int, tuple[JobOptions, bytes]] = {}
         self._last_event: Event | None = None
         self._last_event_bytes = b""
+        self._last_time: int | None = None  #: timestamp of the last event, and its member as it goes out
+        self._last_time_bytes = b""
         self._encoders: dict[type, Callable[[Any], bytes]] = {
             str: self._pack,
             bool: self._pack,
@@ -175,23 +188,24 @@ class WireEncoder:
         """Encode an event frame: ``{type: "event", event: {eventType, queue, jobId, timestamp, …}}``."""
         if event is self._last_event:  # every subscriber of a queue is told the same one
             return self._last_event_bytes
-        extra = event.extra
-        count = 4 if extra is None else 4 + len(extra)
-        if count > 15 or (extra is not None and not _EVENT_MEMBERS.isdisjoint(extra)):
-            members = {
-                "eventType": event.type,
-                "queue": event.queue,
-                "jobId": event.job_id,
-                "timestamp": event.timestamp,
-            }
-            blob = _EVENT_HEAD + self._dict({**members, **(extra or {})})
+        kind, queue, job_id, timestamp, extra = event
+        if timestamp != self._last_time:  # events come in batches of one moment
+            self._last_time, self._last_time_bytes = timestamp, _EVENT_TIME + self._integer(timestamp)
+        if extra is None:
+            start = self._events.get((kind, queue, 4)) or self._remember_event(event, 4)
+            blob = b"".join((start, self._pack(job_id), self._last_time_bytes))
+            self._last_event, self._last_event_bytes = event, blob
+            return blob
+        count = 4 + len(extra)
+        if count > 15 or not _EVENT_MEMBERS.isdisjoint(extra):
+            members = {"eventType": kind, "queue": queue, "jobId": job_id, "timestamp": timestamp}
+            blob = _EVENT_HEAD + self._dict({**members, **extra})
         else:
-            start = self._events.get((event.type, event.queue, count)) or self._remember_event(event, count)
-            parts = [start, self._pack(event.job_id), _EVENT_TIME, self._integer(event.timestamp)]
-            if extra is not None:
-                keys = self._keys
-                for name, value in extra.items():
-                    parts += (keys.get(name) or self._remember_key(name), self.value(value))
+            start = self._events.get((kind, queue, count)) or self._remember_event(event, count)
+            parts = [start, self._pack(job_id), self._last_time_bytes]
+            keys = self._keys
+            for name, value in extra.items():
+                parts += (keys.get(name) or self._remember_key(name), self.value(value))
             blob = b"".join(parts)
         self._last_event, self._last_event_bytes = event, blob
         return blob

@@ -428,8 +428,10 @@ class Connection(asyncio.Protocol):
             return
         if self._ending:
             return
-        self._put(self._encoder.event(event))
-        self._schedule()
+        body = self._encoder.event(event)
+        self._out += (pack_length(len(body)), body)
+        if not self._scheduled:
+            self._schedule()
 
     def _bring_over(self, function: Callable[[], None]) -> None:
         try:
