@@ -53,7 +53,7 @@ def is_disconnect(error: BaseException) -> bool:
     """Whether the connection was lost, so that the outcome of what ran on it is not known."""
     state = sqlstate(error)
     return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError) and (
-        state is None or state[:3] in ("08", "57P")
+        state is None or state.startswith(("08", "57P"))
     )
 
 
