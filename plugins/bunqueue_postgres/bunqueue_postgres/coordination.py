@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 #: Seconds between two notifications of one broker: enough to wake others quickly, few enough to cost nothing.
 ANNOUNCE_S: Final = 0.005
 
-#: Seconds that a notification of what nobody waits for by the millisecond may wait for company: ends of jobs are news to
-#: listeners at other brokers only, while each notification wakes every broker.
-UNHURRIED_S: Final = 0.05
+#: The same where nobody waits by the millisecond: ends of jobs are news to listeners at other brokers only, while each
+#: notification wakes every broker. The first goes at once, those that follow gather.
+UNHURRIED_S: Final = 0.1
 
 #: Seconds between attempts to listen again.
 LISTEN_RETRY_S: Final = 0.5
@@ -76,6 +76,7 @@ class Coordinator:
         self._announcing: asyncio.Task[None] | None = None
         self._announce_again = False
         self._hurry = asyncio.Event()  #: a notification must not wait for company
+        self._notified_at = float("-inf")  #: when others were last notified, on the loop's clock
         self._crowded: set[int] = set()
         self._pruned_to = 0
         self._next_expiry_ms: int | None = None
@@ -345,10 +346,12 @@ class Coordinator:
 
     async def _notify(self) -> None:
         while True:
+            loop = asyncio.get_running_loop()
             if not self._hurry.is_set():
-                await self.pause(UNHURRIED_S, self._hurry)
+                await self.pause(self._notified_at + UNHURRIED_S - loop.time(), self._hurry)
             self._hurry.clear()
             self._announce_again = False
+            self._notified_at = loop.time()
             # A lost notification is made good by the others' polling.
             with contextlib.suppress(psycopg.Error, BunqueueError):
                 await self._database.run(_NOTIFY, (self.channel,))
