@@ -16,6 +16,7 @@ from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from bunqueue_core.model.errors import BackendBusy, BrokerClosed, BunqueueError, StorageUnavailable
 from bunqueue_postgres import arrays
+from bunqueue_postgres.connections import NO_CONNECTIONS, Connections
 from bunqueue_postgres.diagnosis import READ_ONLY, Diagnosis, check_server, diagnose
 from bunqueue_postgres.errors import CONNECTIONS_REFUSED, RETRIED_ONCE, WRITES_REFUSED, is_disconnect, sqlstate
 from bunqueue_postgres.settings import CONNECT_TIMEOUT_S, IDLE_CLOSE_S, MAX_LIFETIME_S, PostgresStorage
@@ -82,7 +83,7 @@ class Database:
         self._stale = False  #: connections may be there that became read-only and stay so whatever the server does
         self._back = asyncio.Event()  #: set while the database is not known to be away
         self._back.set()
-        self._pool: AsyncConnectionPool[WireConnection] | None = None
+        self._connections: Connections | None = None
         self.gate: asyncio.Task[None] | None = None  #: what every new statement waits for, if anything
         #: a pooler, which may change sessions between transactions, is between the broker and the database
         self.pooled = False
@@ -151,7 +152,7 @@ class Database:
         except BaseException:
             await pool.close()
             raise
-        self._pool = pool
+        self._connections = Connections(pool)
 
     async def close(self, timeout_s: float) -> None:
         """Refuse what comes, fail what waits, and close every connection. Idempotent."""
@@ -164,9 +165,9 @@ class Database:
             self._probe.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._probe
-        pool, self._pool = self._pool, None
-        if pool is not None:
-            await pool.close(timeout_s)
+        connections, self._connections = self._connections, None
+        if connections is not None:
+            await connections.close(timeout_s)
 
     async def _configure(self, connection: Connection) -> None:
         check_server(connection.info.server_version, connection.info.parameter_status("server_encoding"))
@@ -227,7 +228,7 @@ class Database:
 
     async def _admitted(self, work: Callable[[WireConnection, S], Awaitable[T]], argument: S, first: bool = False) -> T:
         """Do ``work`` with a connection and ``argument`` when it is its turn; see :meth:`run` for what it raises."""
-        if self._closing or self._pool is None:
+        if self._closing or self._connections is None:
             raise BrokerClosed("Broker is closed")
         if self._reason is not None:
             raise StorageUnavailable(self._reason)
@@ -242,16 +243,18 @@ class Database:
             try:
                 self.statements += 1
                 retried = False
-                while (pool := self._pool) is not None:
-                    # Not the pool's context manager: it ends a transaction, which there is none of outside the work's own.
-                    connection = await pool.getconn()
+                while (connections := self._connections) is not None:
+                    connection = await connections.take()
+                    sound = False
                     try:
-                        return await work(connection, argument)
+                        outcome = await work(connection, argument)
+                        sound = True
+                        return outcome
                     except psycopg.Error as error:
                         if retried or sqlstate(error) not in RETRIED_ONCE:
                             raise
                     finally:
-                        await pool.putconn(connection)
+                        await connections.give(connection, sound)
                     retried = True
                     await asyncio.sleep(0.01 + 0.01 * random.random())
                 raise BrokerClosed("Broker is closed")
@@ -316,14 +319,11 @@ class Database:
 
     def figures(self) -> dict[str, int | float]:
         """Statements and connections, for statistics."""
-        pool = self._pool.get_stats() if self._pool is not None else {}
         return {
             "databaseOperations": self._active,
             "databaseOperationsQueued": len(self._queued),
             "databaseStatements": self.statements,
-            "databaseConnections": pool.get("pool_size", 0),
-            "databaseConnectionsIdle": pool.get("pool_available", 0),
-            "databaseConnectionsWaitedFor": pool.get("requests_waiting", 0),
+            **(self._connections.figures() if self._connections is not None else NO_CONNECTIONS),
         }
 
     # -- health -------------------------------------------------------------------------------------------------------
@@ -344,7 +344,7 @@ class Database:
 
     def suspect(self) -> None:
         """Something looks as if the database were away: find out."""
-        if not self._closing and self._pool is not None and (self._probe is None or self._probe.done()):
+        if not self._closing and self._connections is not None and (self._probe is None or self._probe.done()):
             self._probe = asyncio.get_running_loop().create_task(self._look_for_return())
 
     def _judge(self, error: Exception) -> None:
@@ -378,9 +378,10 @@ class Database:
         fault = await self._fault_of_connecting()
         if fault is not None and not fault.crowded:
             return fault
-        pool = self._pool
-        if pool is None:
+        if self._connections is None:
             return fault
+        await self._connections.return_all()
+        pool = self._connections.pool
         try:
             if self._stale:
                 # A connection that became read-only, or reached a server that did, stays so: give all of them up.

@@ -37,6 +37,7 @@ class WireConnection(AsyncConnection[Any]):
     """A connection with a :class:`Wire`, which lets go of the socket whenever psycopg itself waits for it or closes it."""
 
     _wire: Wire | None = None
+    taken_at = 0.0  #: when it was taken out of its pool, on the loop's clock
 
     @property
     def wire(self) -> Wire:

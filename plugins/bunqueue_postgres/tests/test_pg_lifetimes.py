@@ -82,7 +82,7 @@ async def test_the_url_does_not_change_them(start: Any, postgres: Any) -> None:
 
 async def test_the_pool_gets_its_limits(start: Any) -> None:
     broker = await start(pool_size=7)
-    pool = broker.database._pool
+    pool = broker.database._connections.pool
     assert (pool.timeout, pool.max_idle, pool.max_lifetime) == (CONNECT_S, IDLE_S, LIFETIME_S)
     assert (pool.min_size, pool.max_size) == (1, 7)
 
