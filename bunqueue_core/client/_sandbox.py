@@ -204,11 +204,11 @@ class Slots:
                 self._free.append(slot)
             return len(self._free) + len(self._busy)
 
-    def recycle(self, idle_s: float) -> None:
-        """End processes that have had nothing to do for ``idle_s`` seconds, all but one."""
+    def recycle(self, idle_s: float, keep: int = 1) -> None:
+        """End processes that have had nothing to do for ``idle_s`` seconds, all but ``keep``."""
         with self._mutex:
             alive = [slot for slot in self._free if slot.alive]
-            spare = len(alive) + len(self._busy) - 1
+            spare = len(alive) + len(self._busy) - keep
             long_ago = time.monotonic() - idle_s
             idle = [slot for slot in alive if slot.idle_since <= long_ago][: max(0, spare)]
             for slot in idle:

@@ -40,6 +40,9 @@ class SandboxedWorker:
         max_restarts: crashes of one process and its successors that are made up for; after them there is one process less.
         idle_recycle_ms: processes that have had nothing to do for so long are ended, all but one; 0 keeps them.
         max_memory_mb: bound of a process's memory, as far as the system holds it; None for none.
+        idle_timeout_ms: without a job for so long it stops, as by :meth:`stop`; 0 never does.
+        auto_start: True lets it rest instead: it ends its processes and takes no jobs, until some wait for it again.
+        auto_start_poll_ms: how often it looks for them then.
         **options: where the queue is and what else a :class:`Worker` takes: ``host``, ``port``, ``embedded``, ``data_path``,
             ``heartbeat_interval_s`` and so on.
 
@@ -60,8 +63,15 @@ class SandboxedWorker:
         max_restarts: int = 10,
         idle_recycle_ms: int = 30_000,
         max_memory_mb: int | None = None,
+        idle_timeout_ms: int = 0,
+        auto_start: bool = False,
+        auto_start_poll_ms: int = 5_000,
         **options: Any,
     ) -> None:
+        if idle_timeout_ms < 0:
+            raise ValueError(f"idle_timeout_ms is {idle_timeout_ms}, and must be at least 0")
+        if auto_start_poll_ms < 1:
+            raise ValueError(f"auto_start_poll_ms is {auto_start_poll_ms}, and must be at least 1")
         self._path = os.path.abspath(processor)
         self._timeout_s = timeout_ms / 1000
         self._max_restarts = max_restarts if auto_restart else 0
@@ -71,6 +81,12 @@ class SandboxedWorker:
         self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix=f"bunqueue-{queue_name}-sandbox")
         self._stopped = AEvent()
         self._timer: Any = None
+        self._idle_s = idle_timeout_ms / 1000
+        self._auto_start = auto_start
+        self._poll_s = auto_start_poll_ms / 1000
+        self._resting = False
+        self._last_job = time.monotonic()  #: when the last one ended
+        self._idle_timer: Any = None
 
     # -- life cycle ---------------------------------------------------------------------------------------------------
 
@@ -84,6 +100,9 @@ class SandboxedWorker:
             raise FileNotFoundError(f"Processor file not visible after polling: {self._path}")
         if self._timer is None and self._recycle_s > 0:
             self._timer = aspawn("bunqueue-sandbox-timer", self._keep_time)
+        if self._idle_timer is None and self._idle_s > 0:
+            self._last_job = time.monotonic()
+            self._idle_timer = aspawn("bunqueue-sandbox-idle-timer", self._watch_idleness)
         self._worker.start()
 
     async def run(self, *, handle_signals: bool = True) -> None:
@@ -166,6 +185,7 @@ class SandboxedWorker:
             if not answered:
                 slot.end()  # given up from outside
                 usable = True
+            self._last_job = time.monotonic()
             self._left(self._slots.give_back(slot, usable))
 
     def _left(self, slots: int) -> None:
@@ -209,3 +229,30 @@ class SandboxedWorker:
         """Recycle idle processes until it is stopped."""
         while not await self._stopped.wait(self._recycle_s / 2):
             await abeside(self._threads, self._slots.recycle, self._recycle_s)
+
+    async def _watch_idleness(self) -> None:
+        """Stop, or rest, when there has been nothing to do for long, and work again when there is."""
+        left = self._idle_s
+        while not await self._stopped.wait(self._poll_s if self._resting else left):
+            slots = self._slots.stats()
+            if self._resting:
+                if slots["total"] > 0 and await self._jobs_wait():
+                    self._resting = False
+                    self._last_job, left = time.monotonic(), self._idle_s
+                    self._worker.resume()
+                continue
+            left = self._idle_s if slots["busy"] else self._last_job + self._idle_s - time.monotonic()
+            if left > 0:
+                continue
+            if not self._auto_start:
+                await self.stop()
+                return
+            self._resting = True
+            self._worker.pause()
+            await abeside(self._threads, self._slots.recycle, 0.0, 0)
+
+    async def _jobs_wait(self) -> bool:
+        try:
+            return await self._worker.count_claimable() > 0
+        except BunqueueError:
+            return False  # the next look will tell

@@ -196,6 +196,13 @@ class WorkerLoop(WorkerTimer):
             jobs = await self._still_held(verbs, jobs)
         return jobs
 
+    async def count_claimable(self) -> int:
+        """Number of the queue's jobs that could be pulled now; 0 while it is paused."""
+        verbs = await self._open()
+        answer = await asettled(verbs.command("GetJobCounts", {"queue": self.queue_key}))
+        counts = answer.get("counts") or {}
+        return int(counts.get("waiting", 0)) + int(counts.get("prioritized", 0))
+
     def _end_pull(self) -> None:
         """End the wait of the pull that is under way; what it has claimed meanwhile is given back."""
         with self._mutex:

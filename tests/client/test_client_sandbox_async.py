@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +64,17 @@ async def outcome(queue: Queue, what: str, **options: Any) -> Any:
         found = await queue.get_job(job.id)
         assert found is not None
         return found.failed_reason
+
+
+async def until_gone(pid: int) -> None:
+    """Wait until a process has ended."""
+    pause = AEvent()
+    deadline = time.monotonic() + PATIENCE
+    with contextlib.suppress(ProcessLookupError):
+        while time.monotonic() < deadline:
+            os.kill(pid, 0)
+            await pause.wait(0.02)
+        pytest.fail("the process is still there")
 
 
 async def test_a_job_runs_in_another_process(path: Path, target: dict[str, Any], name: str) -> None:
@@ -152,3 +165,50 @@ async def test_files_that_are_none(tmp_path: Path, name: str) -> None:
     file.write_text("x = 1\n")
     async with Queue(name, embedded=True) as queue, SandboxedWorker(name, processor=file, embedded=True):
         assert "has no function named processor or default" in await outcome(queue, "where")
+
+
+async def test_it_stops_when_it_has_nothing_to_do(path: Path, target: dict[str, Any], name: str) -> None:
+    closed = AEvent()
+    async with Queue(name, **target) as queue:
+        worker = SandboxedWorker(name, processor=path, idle_timeout_ms=300, **target)
+        worker.on("closed", closed.set)
+        worker.start()
+        pid = (await outcome(queue, "where"))["pid"]
+        assert await closed.wait(PATIENCE)
+        await until_gone(pid)
+        assert not worker.is_running()
+
+
+async def test_it_rests_until_jobs_wait_again(path: Path, target: dict[str, Any], name: str) -> None:
+    async with (
+        Queue(name, **target) as queue,
+        SandboxedWorker(
+            name,
+            processor=path,
+            concurrency=2,
+            idle_timeout_ms=200,
+            auto_start=True,
+            auto_start_poll_ms=100,
+            **target,
+        ) as worker,
+    ):
+        pids = set()
+        for round in range(1, 3):
+            pids.add(pid := (await outcome(queue, "where"))["pid"])
+            await until_gone(pid)
+            assert len(pids) == round
+        assert worker.is_running()
+        assert worker.get_stats()["total"] == 2
+        # A queue that is paused has nothing to do for anybody.
+        await queue.pause()
+        job = await queue.add("job", {"what": "where"})
+        assert await queue.get_waiting_count() == 0
+        await queue.resume()
+        assert (await job.wait_until_finished(ttl_ms=PATIENCE * 1000))["pid"] not in pids
+
+
+async def test_bounds_of_idleness(path: Path, name: str) -> None:
+    with pytest.raises(ValueError, match="idle_timeout_ms is -1, and must be at least 0"):
+        SandboxedWorker(name, processor=path, embedded=True, idle_timeout_ms=-1)
+    with pytest.raises(ValueError, match="auto_start_poll_ms is 0, and must be at least 1"):
+        SandboxedWorker(name, processor=path, embedded=True, auto_start_poll_ms=0)
