@@ -16,7 +16,7 @@ from bunqueue_postgres import arrays
 from bunqueue_postgres.broker import PostgresBroker
 from bunqueue_postgres.database import Database
 from bunqueue_postgres.testing import PostgresServer
-from bunqueue_postgres.wire import WireConnection
+from bunqueue_postgres.wire import Wire, WireConnection
 from psycopg.types.numeric import Int4
 
 
@@ -123,6 +123,28 @@ async def test_a_connection_that_ends_while_nobody_uses_it_is_left_alone(
     assert not stop_watching(connection)
     (error,) = await connection.wire.run(((b"SELECT 1", ()),))
     assert isinstance(error, psycopg.errors.AdminShutdown)
+
+
+async def test_statements_that_are_cancelled_when_all_has_come(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop = Wire._stop
+
+    def stop_and_cancel(self: Wire, error: Exception | None) -> None:
+        stop(self, error)
+        task.cancel()
+
+    for statements in ([(b"SELECT 1", ())] * 2, [(b"SELECT 1", ())]):
+        await database.run_all(statements)  # prepared
+        with monkeypatch.context() as patched:
+            patched.setattr(Wire, "_stop", stop_and_cancel)
+            task = asyncio.create_task(database.run_all(statements))
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        async with asyncio.timeout(20):
+            for _ in range(4):
+                assert await database.run_all(statements) == [[(1,)]] * len(statements)
+                assert await database.run(b"SELECT 2", ()) == [(2,)]
 
 
 async def test_a_connection_that_breaks_fails_its_statements(database: Database, postgres: PostgresServer) -> None:
