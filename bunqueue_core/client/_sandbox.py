@@ -141,26 +141,23 @@ class Slot:
 
     def end(self) -> None:
         """End the process at once, whatever it does."""
-        process = self._leave()
+        process = self.leave()
         if process is not None:
             process.kill()
             process.wait()
 
     def retire(self) -> None:
         """End a process that has nothing to do: it may clean up after itself."""
-        process = self._leave()
+        process = self.leave()
         if process is not None:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(_END_S)
-            process.kill()
-            process.wait()
+            _see_off(process)
 
     def forbid(self) -> None:
         """Start no process any more."""
         with self._guard:
             self._over = True
 
-    def _leave(self) -> subprocess.Popen[bytes] | None:
+    def leave(self) -> subprocess.Popen[bytes] | None:
         """Close the connection to the process, which ends one that is idle; gives the process, if there is one."""
         with self._guard:
             process, self._process = self._process, None
@@ -211,13 +208,12 @@ class Slots:
             spare = len(alive) + len(self._busy) - keep
             long_ago = time.monotonic() - idle_s
             idle = [slot for slot in alive if slot.idle_since <= long_ago][: max(0, spare)]
-            for slot in idle:
-                self._free.remove(slot)
-                self._busy.add(slot)
+            # They stay free meanwhile: a job that comes now starts another process.
+            ending = [slot.leave() for slot in idle]
             self.recycled += len(idle)
-        for slot in idle:
-            slot.retire()
-            self.give_back(slot)
+        for process in ending:
+            if process is not None:
+                _see_off(process)
 
     def stats(self) -> dict[str, int]:
         """``total``, ``busy`` and ``idle`` slots, ``recycled`` processes and ``restarts`` after crashes."""
@@ -241,6 +237,14 @@ class Slots:
             slot.retire()
         for slot in busy:
             slot.end()
+
+
+def _see_off(process: subprocess.Popen[bytes]) -> None:
+    """Wait for a process that was left to end by itself, and end it if it does not."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(_END_S)
+    process.kill()
+    process.wait()
 
 
 def _limiting(megabytes: int) -> Callable[[], None]:

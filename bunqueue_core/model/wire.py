@@ -131,8 +131,8 @@ class WireEncoder:
         self._options: dict[int, tuple[JobOptions, bytes]] = {}
         self._last_event: Event | None = None
         self._last_event_bytes = b""
-        self._last_time: int | None = None  #: timestamp of the last event, and its member as it goes out
-        self._last_time_bytes = b""
+        self._last_time = 0  #: timestamp of the last event, and its member as it goes out
+        self._last_time_bytes = _EVENT_TIME + self._pack(0)
         self._encoders: dict[type, Callable[[Any], bytes]] = {
             str: self._pack,
             bool: self._pack,

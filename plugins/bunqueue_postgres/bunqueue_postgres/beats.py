@@ -82,10 +82,14 @@ class PatientBeats:
 
     def _fall_due(self) -> None:
         loop, queue = asyncio.get_running_loop(), self._queue
+        self._timer = None
         until = loop.time() + TIMER_S
-        while queue and queue[0].due <= until:
-            self._write(queue.popleft())
-        self._timer = loop.call_at(queue[0].due, self._fall_due) if queue else None
+        try:
+            while queue and queue[0].due <= until:
+                self._write(queue.popleft())
+        finally:
+            if queue:
+                self._timer = loop.call_at(queue[0].due, self._fall_due)
 
     def _write(self, call: _Call) -> None:
         positions = list(call.waiting.values())

@@ -42,8 +42,11 @@ class Connections:
         self._returning: set[asyncio.Task[None]] = set()
         self._closed = False
 
-    async def take(self) -> WireConnection:
+    async def take(self, timeout_s: float | None = None) -> WireConnection:
         """A connection that nobody else uses, until :meth:`give`.
+
+        Args:
+            timeout_s: seconds to wait for one; by default the pool's.
 
         Raises:
             psycopg_pool.PoolTimeout: none became free in time.
@@ -53,7 +56,7 @@ class Connections:
             return self._kept.pop()
         self._asking += 1
         try:
-            connection = await self.pool.getconn()
+            connection = await self.pool.getconn(timeout_s)
         finally:
             self._asking -= 1
         connection.taken_at = self._loop.time()
@@ -72,12 +75,12 @@ class Connections:
             if self._timer is None:
                 self._timer = self._loop.call_later(KEPT_S, self._return_old)
         else:
-            await self.pool.putconn(connection)
+            await self._return([connection])
 
     async def return_all(self) -> None:
         """Give what is kept back to the pool, for a look at all that nobody uses."""
-        while self._kept:
-            await self.pool.putconn(self._kept.pop())
+        kept, self._kept = self._kept, []
+        await self._return(kept)
 
     async def close(self, timeout_s: float) -> None:
         """Close the pool, with all connections that nobody uses now, and the others as they come back.
@@ -89,9 +92,9 @@ class Connections:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        await self.return_all()
         if self._returning:
             await asyncio.wait(self._returning)
-        await self.return_all()
         await self.pool.close(timeout_s)
 
     def figures(self) -> dict[str, int]:
@@ -108,11 +111,20 @@ class Connections:
         old = [connection for connection in self._kept if connection.taken_at <= since]
         if old:
             self._kept = [connection for connection in self._kept if connection.taken_at > since]
-            task = self._loop.create_task(self._return(old))
-            self._returning.add(task)
-            task.add_done_callback(self._returning.discard)
+            self._begin_return(old)
         self._timer = self._loop.call_later(KEPT_S, self._return_old) if self._kept else None
 
+    def _begin_return(self, connections: list[WireConnection]) -> asyncio.Task[None]:
+        task = self._loop.create_task(self._put(connections))
+        self._returning.add(task)
+        task.add_done_callback(self._returning.discard)
+        return task
+
     async def _return(self, connections: list[WireConnection]) -> None:
+        """Return connections, even if the caller is cancelled: the pool would go on counting what it did not get back."""
+        if connections:
+            await asyncio.shield(self._begin_return(connections))
+
+    async def _put(self, connections: list[WireConnection]) -> None:
         for connection in connections:
             await self.pool.putconn(connection)

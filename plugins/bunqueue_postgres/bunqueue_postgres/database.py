@@ -26,6 +26,9 @@ from bunqueue_postgres.wire import Rows, Statement, WireConnection
 S = TypeVar("S")
 T = TypeVar("T")
 
+#: How often a look at the database that is under way is told to end, within the time that closing may take.
+PROBE_CANCELS: Final = 10
+
 #: Seconds between attempts to reach a database that is away; the first comes at once.
 RECONNECT_S: Final = 0.5
 
@@ -162,9 +165,11 @@ class Database:
             if not waiter.done():
                 waiter.set_exception(BrokerClosed("Broker is closed"))
         if self._probe is not None:
-            self._probe.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._probe
+            # Again and again: the pool takes a cancellation for the failure of one connection, and goes on with the next.
+            for _ in range(PROBE_CANCELS):
+                self._probe.cancel()
+                if (await asyncio.wait([self._probe], timeout=timeout_s / PROBE_CANCELS))[0]:
+                    break
         connections, self._connections = self._connections, None
         if connections is not None:
             await connections.close(timeout_s)
@@ -303,7 +308,12 @@ class Database:
                 raise BackendBusy(f"{self._active} database operations run and {len(self._queued)} wait")
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._queued.append(turn)
-        await turn
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self._next()  # it was this one's turn: the next one's, then
+            raise
 
     def _next(self) -> None:
         while self._queued and self._active < self._limit:
@@ -362,6 +372,8 @@ class Database:
         for connections that do not come.
         """
         while (fault := await self._fault()) is not None:
+            if self._closing:
+                return
             if self._reason != fault.cause:
                 self._reason = fault.cause
                 self._back.clear()
@@ -378,10 +390,11 @@ class Database:
         fault = await self._fault_of_connecting()
         if fault is not None and not fault.crowded:
             return fault
-        if self._connections is None:
+        connections = self._connections
+        if connections is None:
             return fault
-        await self._connections.return_all()
-        pool = self._connections.pool
+        await connections.return_all()
+        pool = connections.pool
         try:
             if self._stale:
                 # A connection that became read-only, or reached a server that did, stays so: give all of them up.
@@ -389,9 +402,14 @@ class Database:
                 self._stale = False
             # Idle connections that broke with the one that failed would each fail a command first.
             await pool.check()
-            async with pool.connection(timeout=POOL_PATIENCE_S) as connection:
+            connection = await connections.take(POOL_PATIENCE_S)
+            sound = False
+            try:
                 if await self._takes_writes(connection):
+                    sound = True
                     return None
+            finally:
+                await connections.give(connection, sound)
             self._stale = True
             return READ_ONLY
         except PoolTimeout:

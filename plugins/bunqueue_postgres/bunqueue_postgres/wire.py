@@ -17,7 +17,7 @@ from psycopg import AsyncConnection
 from psycopg.abc import PQGen
 from psycopg.adapt import PyFormat, Transformer
 from psycopg.errors import InvalidSqlStatementName, error_from_result
-from psycopg.pq import ConnStatus, DiagnosticField, ExecStatus, Format
+from psycopg.pq import ConnStatus, DiagnosticField, ExecStatus, Format, PipelineStatus
 from psycopg.pq.abc import PGconn, PGresult
 
 RV = TypeVar("RV")
@@ -116,6 +116,9 @@ class Wire:
             return outcomes
         except BaseException:
             self.let_go()
+            if self._pgconn.pipeline_status != PipelineStatus.OFF:
+                # It may look idle, if all had come when the task was cancelled, but would answer nothing in this mode.
+                self._pgconn.finish()
             raise
 
     def let_go(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
@@ -248,3 +249,29 @@ async def test_closing_while_the_database_is_away(fragile: PostgresServer) -> No
             await broker.close(deadline_s=5.0)
     finally:
         await asyncio.to_thread(fragile.start)
+
+
+async def test_a_broker_closes_beside_a_database_that_stands_still(fragile: PostgresServer) -> None:
+    settings = PostgresStorage.model_validate({"url": fragile.dsn, "namespace": "still", "pool_size": 4})
+    broker = PostgresBroker(settings, open_context())
+    await broker.start()
+    connections = broker.database._connections
+    assert connections is not None
+    taken = [await connections.take(20) for _ in range(4)]
+    stopped = [connection.info.backend_pid for connection in taken]
+    for connection in taken:
+        await connections.give(connection, False)
+    try:
+        for pid in stopped:
+            os.kill(pid, signal.SIGSTOP)
+        broker.database.suspect()
+
+        async def is_looked_at() -> bool:
+            return connections.pool.get_stats()["pool_available"] == 0
+
+        await until(is_looked_at)
+        async with asyncio.timeout(60):
+            await broker.close(1.0)
+    finally:
+        for pid in stopped:
+            os.kill(pid, signal.SIGCONT)

@@ -123,6 +123,57 @@ async def test_a_connection_in_which_something_failed_is_left_to_the_pool(
     assert broker.health().ready
 
 
+async def test_a_connection_is_given_back_by_whoever_is_cancelled_meanwhile(
+    start: Any, kept_for: Callable[[float], None]
+) -> None:
+    kept_for(0)
+    broker = await quiet(start, 2)
+    connections = broker.database._connections
+    assert connections is not None
+    taken = [await connections.take() for _ in range(2)]
+    async with connections.pool._lock:  # as when others take and give at the same time
+        giving = [asyncio.create_task(connections.give(connection, True)) for connection in taken]
+        await asyncio.sleep(0)
+        for task in giving:
+            task.cancel()
+        await asyncio.wait(giving)
+    for connection in [await connections.take(20) for _ in range(2)]:
+        await connections.give(connection, True)
+
+
+async def test_a_turn_that_comes_to_somebody_who_gave_up_goes_on_to_the_next(
+    start: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker: PostgresBroker = await start(
+        max_concurrent_operations=1, lease_duration_ms=LONG, poll_interval_ms=LONG, pool_size=2
+    )
+    database = broker.database
+    begun, end = asyncio.Event(), asyncio.Event()
+
+    async def body(_: Connection) -> None:
+        begun.set()
+        await end.wait()
+
+    async with asyncio.timeout(20):
+        first = asyncio.create_task(database.transaction(body))
+        await begun.wait()
+        gives_up, last = asyncio.create_task(process(broker)), asyncio.create_task(process(broker))
+        await until(lambda: _true(database.load[1] >= 2))
+        give_turn = database._next
+
+        def give_turn_and_cancel() -> None:
+            give_turn()
+            gives_up.cancel()
+
+        monkeypatch.setattr(database, "_next", give_turn_and_cancel)
+        end.set()
+        await first
+        monkeypatch.undo()
+        with pytest.raises(asyncio.CancelledError):
+            await gives_up
+        assert await last > 0
+
+
 async def test_nothing_is_left_open(start: Any, kept_for: Callable[[float], None], postgres: PostgresServer) -> None:
     kept_for(600)
     broker = await quiet(start, 3)

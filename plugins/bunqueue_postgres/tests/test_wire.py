@@ -17,6 +17,7 @@ from bunqueue_postgres.broker import PostgresBroker
 from bunqueue_postgres.database import Database
 from bunqueue_postgres.testing import PostgresServer
 from bunqueue_postgres.wire import Wire, WireConnection
+from psycopg.pq import TransactionStatus
 from psycopg.types.numeric import Int4
 
 
@@ -125,26 +126,29 @@ async def test_a_connection_that_ends_while_nobody_uses_it_is_left_alone(
     assert isinstance(error, psycopg.errors.AdminShutdown)
 
 
+@pytest.mark.parametrize("count", [1, 2])
 async def test_statements_that_are_cancelled_when_all_has_come(
-    database: Database, monkeypatch: pytest.MonkeyPatch
+    connection: WireConnection, monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
+    statements = [(b"SELECT 1", ())] * count
+    await connection.wire.run(statements)  # prepared
     stop = Wire._stop
 
     def stop_and_cancel(self: Wire, error: Exception | None) -> None:
         stop(self, error)
         task.cancel()
 
-    for statements in ([(b"SELECT 1", ())] * 2, [(b"SELECT 1", ())]):
-        await database.run_all(statements)  # prepared
-        with monkeypatch.context() as patched:
-            patched.setattr(Wire, "_stop", stop_and_cancel)
-            task = asyncio.create_task(database.run_all(statements))
-            with pytest.raises(asyncio.CancelledError):
-                await task
-        async with asyncio.timeout(20):
-            for _ in range(4):
-                assert await database.run_all(statements) == [[(1,)]] * len(statements)
-                assert await database.run(b"SELECT 2", ()) == [(2,)]
+    with monkeypatch.context() as patched:
+        patched.setattr(Wire, "_stop", stop_and_cancel)
+        task = asyncio.create_task(connection.wire.run(statements))
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    async with asyncio.timeout(20):
+        if count == 1:
+            assert await connection.wire.run(statements) == [[(1,)]]
+        else:
+            # It would answer nothing any more, and look idle to its pool.
+            assert connection.pgconn.transaction_status == TransactionStatus.UNKNOWN
 
 
 async def test_a_connection_that_breaks_fails_its_statements(database: Database, postgres: PostgresServer) -> None:

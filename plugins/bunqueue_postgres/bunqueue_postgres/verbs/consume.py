@@ -416,7 +416,10 @@ class Consuming(Limiting):
                 arrays.int4s([batch for _, batch, _, _ in members]),
                 Int2(PLAIN_FLAGS),
             )
-            rows = await self.feed.run_untold(self.queries.ack, parameters)
+            try:
+                rows = await self.feed.run_untold(self.queries.ack, parameters)
+            except psycopg.errors.DivisionByZero:  # a row was changed meanwhile: nothing was done
+                continue
             missed: list[tuple[str, int, int, Ack]] = []
             for n, status, valid, plain, free, retired, same in rows:
                 member = members[n - 1]
@@ -434,7 +437,7 @@ class Consuming(Limiting):
                     ignored.add((batch, position))
                 else:
                     errors[batch][position] = _not_active(ack.id)
-            # Valid, and yet not completed: of a batch that was left alone, or changed by others while the statement waited.
+            # Valid, and yet not completed: of a batch that was left alone because of another one.
             members = [member for member in missed if member[1] not in refused and member[1] not in stepwise]
         # Where limits hold jobs back, the end of one lets another start, perhaps at another broker.
         self.coordinator.announce(hurry=any(desk.watchful for desk in self._desks.values()))

@@ -3,8 +3,8 @@
 -- A batch ($6) is applied whole or not at all: one member with a lease that is not its own leaves the whole batch alone, and so does
 -- one that needs more than this statement (flags beyond $7: the caller completes such a batch in steps). Answers one row for each
 -- member that was not completed here, with what stands in its way; none is the good case.
--- A row that another statement changed while this one waited for it is locked, but not seen in its new form, and so not completed:
--- its member is answered as valid, and the caller asks again.
+-- A row that another statement changed while this one waited for it is locked and judged in its new form, but not found by the write:
+-- a division by zero takes everything back then, for the caller to ask again.
 -- Locks: the jobs' rows, in the order of the arrays, which the caller sorts by id.
 -- Index: primary key; then by place.
 WITH clock AS MATERIALIZED (
@@ -54,6 +54,8 @@ WITH clock AS MATERIALIZED (
     SELECT clock.now, $1::int4, d.queue_id, count(*), 'completed', array_agg(d.id)
     FROM done d CROSS JOIN clock
     GROUP BY clock.now, d.queue_id
+), verdict AS MATERIALIZED (
+    SELECT 1 / CASE WHEN (SELECT count(*) FROM done) = (SELECT count(*) FROM judged j WHERE j.fit) THEN 1 ELSE 0 END AS whole
 )
 SELECT m.n, max(m.status), bool_or(m.valid), bool_or(m.plain), bool_or(m.free), bool_or(m.retired), bool_or(m.same)
 FROM (
@@ -64,6 +66,6 @@ FROM (
     SELECT n, status, valid, plain, free, retired, same, false FROM judged
     UNION ALL
     SELECT n, NULL, NULL, NULL, NULL, NULL, NULL, true FROM done
-) AS m
+) AS m CROSS JOIN verdict
 GROUP BY m.n
 HAVING NOT bool_or(m.done)
