@@ -174,12 +174,8 @@ class Backlog:
             f"EXECUTE renew(1, {ids}, {tokens}, {true}, {true}, {none}, 'b', '{self._session}')",
         )
         half = BATCH // 2
-        ids, tokens = self.held(half)
-        count = ids.count("'") // 2
-        yield f"complete {half} plain jobs (`ack_plain`)", self.ack_plain(ids, tokens, count)
-        ids, tokens = self.held(half)
-        count = ids.count("'") // 2
-        yield f"complete {half} jobs of any kind (`ack`)", self.ack(ids, tokens, count)
+        yield f"complete {half} plain jobs (`ack_plain`)", self.ack_plain(*self.held(half))
+        yield f"complete {half} jobs of any kind (`ack`)", self.ack(*self.held(half))
         ids, tokens = self.held(1)
         yield "fail 1 job: lock it (`lock`)", f"EXECUTE lock(1, {ids})"
         yield "fail 1 job: write it back (`rewrite`)", self.rewrite(ids)
@@ -214,11 +210,13 @@ class Backlog:
         return str(row[0])
 
     @staticmethod
-    def ack_plain(ids: str, tokens: str, count: int) -> str:
+    def ack_plain(ids: str, tokens: str) -> str:
+        count = ids.count("'") // 2
         return f"EXECUTE ack_plain(1, {ids}, {tokens}, array_fill(decode('c0', 'hex'), ARRAY[{count}]), 129::int2)"
 
     @staticmethod
-    def ack(ids: str, tokens: str, count: int) -> str:
+    def ack(ids: str, tokens: str) -> str:
+        count = ids.count("'") // 2
         return (
             f"EXECUTE ack(1, {ids}, {tokens}, array_fill(decode('c0', 'hex'), ARRAY[{count}]), "
             f"array_fill(false, ARRAY[{count}]), array_fill(0, ARRAY[{count}]), 131::int2)"

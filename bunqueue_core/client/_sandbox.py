@@ -148,9 +148,7 @@ class Slot:
 
     def retire(self) -> None:
         """End a process that has nothing to do: it may clean up after itself."""
-        process = self.leave()
-        if process is not None:
-            _see_off(process)
+        _see_off(self.leave())
 
     def forbid(self) -> None:
         """Start no process any more."""
@@ -212,8 +210,7 @@ class Slots:
             ending = [slot.leave() for slot in idle]
             self.recycled += len(idle)
         for process in ending:
-            if process is not None:
-                _see_off(process)
+            _see_off(process)
 
     def stats(self) -> dict[str, int]:
         """``total``, ``busy`` and ``idle`` slots, ``recycled`` processes and ``restarts`` after crashes."""
@@ -239,8 +236,10 @@ class Slots:
             slot.end()
 
 
-def _see_off(process: subprocess.Popen[bytes]) -> None:
-    """Wait for a process that was left to end by itself, and end it if it does not."""
+def _see_off(process: subprocess.Popen[bytes] | None) -> None:
+    """Wait for a process that was left, if there was one, to end by itself, and end it if it does not."""
+    if process is None:
+        return
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(_END_S)
     process.kill()

@@ -191,21 +191,17 @@ class WireEncoder:
         kind, queue, job_id, timestamp, extra = event
         if timestamp != self._last_time:  # events come in batches of one moment
             self._last_time, self._last_time_bytes = timestamp, _EVENT_TIME + self._integer(timestamp)
-        if extra is None:
-            start = self._events.get((kind, queue, 4)) or self._remember_event(event, 4)
-            blob = b"".join((start, self._pack(job_id), self._last_time_bytes))
-            self._last_event, self._last_event_bytes = event, blob
-            return blob
-        count = 4 + len(extra)
-        if count > 15 or not _EVENT_MEMBERS.isdisjoint(extra):
+        count = 4 if extra is None else 4 + len(extra)
+        if extra is not None and (count > 15 or not _EVENT_MEMBERS.isdisjoint(extra)):
             members = {"eventType": kind, "queue": queue, "jobId": job_id, "timestamp": timestamp}
             blob = _EVENT_HEAD + self._dict({**members, **extra})
         else:
             start = self._events.get((kind, queue, count)) or self._remember_event(event, count)
             parts = [start, self._pack(job_id), self._last_time_bytes]
-            keys = self._keys
-            for name, value in extra.items():
-                parts += (keys.get(name) or self._remember_key(name), self.value(value))
+            if extra is not None:
+                keys = self._keys
+                for name, value in extra.items():
+                    parts += (keys.get(name) or self._remember_key(name), self.value(value))
             blob = b"".join(parts)
         self._last_event, self._last_event_bytes = event, blob
         return blob

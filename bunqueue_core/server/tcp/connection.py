@@ -428,10 +428,8 @@ class Connection(asyncio.Protocol):
             return
         if self._ending:
             return
-        body = self._encoder.event(event)
-        self._out += (pack_length(len(body)), body)
-        if not self._scheduled:
-            self._schedule()
+        self._put(self._encoder.event(event))
+        self._schedule()
 
     def _bring_over(self, function: Callable[[], None]) -> None:
         try:

@@ -43,9 +43,8 @@ class PatientBeats:
     def __init__(self, send: Callable[[Sequence[Renewal]], Answer[list[bool]]]) -> None:
         self._send = send
         self._calls: dict[str, _Call] = {}  #: by job id, of what waits
-        self._queue: deque[_Call] = (
-            deque()
-        )  #: in order of time; those with nothing left to wait for go when theirs has come
+        #: in order of time; those with nothing left to wait for go when theirs has come
+        self._queue: deque[_Call] = deque()
         self._timer: asyncio.TimerHandle | None = None
 
     def hold(self, beats: Sequence[Renewal]) -> Answer[list[bool]]:

@@ -8,7 +8,7 @@ go back to the pool, which opens and closes them, knows how old they may become,
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Final
+from typing import Final
 
 from psycopg.pq import TransactionStatus
 from psycopg_pool import AsyncConnectionPool
@@ -17,13 +17,6 @@ from bunqueue_postgres.wire import WireConnection
 
 #: Seconds from taking a connection out of the pool until it goes back at the next opportunity: nothing beside the pool's own times.
 KEPT_S: Final = 1.0
-
-#: Figures of a pool that is not open.
-NO_CONNECTIONS: Final = {
-    "databaseConnections": 0,
-    "databaseConnectionsIdle": 0,
-    "databaseConnectionsWaitedFor": 0,
-}
 
 
 class Connections:
@@ -97,14 +90,11 @@ class Connections:
             await asyncio.wait(self._returning)
         await self.pool.close(timeout_s)
 
-    def figures(self) -> dict[str, int]:
-        """Connections, those that nobody uses, and how many statements wait for one; for statistics."""
-        pool: dict[str, Any] = self.pool.get_stats()
-        return {
-            "databaseConnections": pool.get("pool_size", 0),
-            "databaseConnectionsIdle": pool.get("pool_available", 0) + len(self._kept),
-            "databaseConnectionsWaitedFor": pool.get("requests_waiting", 0),
-        }
+    def stats(self) -> dict[str, int]:
+        """The pool's own, where what is kept counts as available."""
+        stats = self.pool.get_stats()
+        stats["pool_available"] = stats.get("pool_available", 0) + len(self._kept)
+        return stats
 
     def _return_old(self) -> None:
         since = self._loop.time() - KEPT_S

@@ -345,8 +345,8 @@ class Coordinator:
         self._announcing = self._begin(self._notify())
 
     async def _notify(self) -> None:
+        loop = asyncio.get_running_loop()
         while True:
-            loop = asyncio.get_running_loop()
             if not self._hurry.is_set():
                 await self.pause(self._notified_at + UNHURRIED_S - loop.time(), self._hurry)
             self._hurry.clear()

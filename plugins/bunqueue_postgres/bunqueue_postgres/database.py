@@ -16,7 +16,7 @@ from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from bunqueue_core.model.errors import BackendBusy, BrokerClosed, BunqueueError, StorageUnavailable
 from bunqueue_postgres import arrays
-from bunqueue_postgres.connections import NO_CONNECTIONS, Connections
+from bunqueue_postgres.connections import Connections
 from bunqueue_postgres.diagnosis import READ_ONLY, Diagnosis, check_server, diagnose
 from bunqueue_postgres.errors import CONNECTIONS_REFUSED, RETRIED_ONCE, WRITES_REFUSED, is_disconnect, sqlstate
 from bunqueue_postgres.settings import CONNECT_TIMEOUT_S, IDLE_CLOSE_S, MAX_LIFETIME_S, PostgresStorage
@@ -217,12 +217,10 @@ class Database:
 
         Gives the rows or the error of each; as :meth:`run` otherwise, where an error of the first one is raised.
         """
-
         return await self._admitted(self._run_on, statements, first)
 
     async def transaction(self, body: Callable[[Connection], Awaitable[T]]) -> T:
         """Run ``body`` in one transaction. It may be called twice, and must therefore begin from its own inputs each time."""
-
         return await self._admitted(self._run_within, body)
 
     def own(self, task: asyncio.Task[Any]) -> None:
@@ -329,11 +327,14 @@ class Database:
 
     def figures(self) -> dict[str, int | float]:
         """Statements and connections, for statistics."""
+        pool = self._connections.stats() if self._connections is not None else {}
         return {
             "databaseOperations": self._active,
             "databaseOperationsQueued": len(self._queued),
             "databaseStatements": self.statements,
-            **(self._connections.figures() if self._connections is not None else NO_CONNECTIONS),
+            "databaseConnections": pool.get("pool_size", 0),
+            "databaseConnectionsIdle": pool.get("pool_available", 0),
+            "databaseConnectionsWaitedFor": pool.get("requests_waiting", 0),
         }
 
     # -- health -------------------------------------------------------------------------------------------------------

@@ -244,10 +244,10 @@ class Feed:
         """
         broker = self._broker
         if not self._subscriptions:
-            return await broker.database.run(query, parameters), True
+            return await broker.run(query, parameters), True
         position = self._position
         if position is None or self._joined or (self._reading is not None and not self._reading.done()):
-            return await broker.database.run(query, parameters), False
+            return await broker.run(query, parameters), False
         self._joined = True
         looked_at, pokes = asyncio.get_running_loop().time(), self._pokes
         try:
@@ -272,7 +272,7 @@ class Feed:
             if not heard:
                 self.poke()
             return rows
-        rows = await self._broker.database.run(query, parameters)
+        rows = await self._broker.run(query, parameters)
         self.poke()
         return rows
 

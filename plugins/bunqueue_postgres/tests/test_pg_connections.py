@@ -25,7 +25,6 @@ def kept_for(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
 async def quiet(start: Any, pool_size: int) -> PostgresBroker:
     """A broker that runs next to nothing by itself, with all connections that it may have."""
     broker: PostgresBroker = await start(pool_size=pool_size, lease_duration_ms=LONG, poll_interval_ms=LONG)
-    await asyncio.gather(*(process(broker) for _ in range(4 * pool_size)))
     together = asyncio.Barrier(pool_size)
 
     async def body(_: Connection) -> None:
@@ -106,11 +105,11 @@ async def test_a_connection_in_which_something_failed_is_left_to_the_pool(
     broker = await quiet(start, 2)
     pid = await process(broker)
 
-    async def leave_open(connection: Connection) -> None:
+    async def fail(connection: Connection) -> None:
         await connection.execute("SELECT 1 / 0")
 
     with pytest.raises(psycopg.errors.DivisionByZero):
-        await broker.database.transaction(leave_open)
+        await broker.database.transaction(fail)
     async with await psycopg.AsyncConnection.connect(postgres.dsn, autocommit=True) as admin:
         await admin.execute("SELECT pg_terminate_backend(%s, 10000)", (pid,))
     async with asyncio.timeout(20):

@@ -109,9 +109,9 @@ class BrokerBase(Broker):
         if reason is None:
             self.coordinator.reconnected()
 
-    async def run(self, query: bytes, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
+    def run(self, query: bytes, parameters: Sequence[Any]) -> Coroutine[Any, Any, list[tuple[Any, ...]]]:
         """Run one statement; see :meth:`Database.run`."""
-        return await self.database.run(query, parameters)
+        return self.database.run(query, parameters)
 
     async def change(self, query: bytes, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
         """Run one statement that writes events; local listeners have heard them when it returns."""
